@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a backend is: the one contract between wsmfs and the place where workspaces live.
+ *
+ * A backend finds or makes a sandbox for a workspace, says where its files are, and closes it. It
+ * is written as plain blocking code: every callback but `files_open` runs on a provisioning thread
+ * of its own, never on a thread that serves the mount, and wsmfs holds no lock meanwhile. For one
+ * workspace at most one callback runs at a time; for different workspaces they run in parallel.
+ *
+ * The life of a workspace, callbacks in capitals:
+ *
+ *      absent ──access──> provisioning ──PROVISION──> ready ──idle, close──> closing ──CLOSE──> absent
+ *                              │ failure, time-out                               │
+ *                              └────> failed ──next try──> provisioning          └─DESTROY─> absent, no files
+ *
+ * FILES_OPEN comes before PROVISION where the files lie on this host anyway (files_wait false): an
+ * access then waits for nothing. Where they do not (files_wait true) it comes after it, and callers
+ * wait.
+ *
+ * The core never asks which backend it has. A backend in C is either a folder here, or a shared
+ * object that exports `const struct backend *wsmfs_backend(void)` and is named by its path in the
+ * mount's source (`wsmfs ./mine.so:ARGS /wsm`). */
+#ifndef WSMFS_BACKENDS_BACKEND_H
+#define WSMFS_BACKENDS_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fs/base/err.h"
+
+#define BACKEND_ABI 1
+
+struct config_pair;
+
+/* What the core tells a backend at the start; valid until finish(). */
+struct backend_mount {
+    const char *source;     /* what stood behind the colon */
+    const char *basedir;    /* absolute; opened, checked and locked by the core */
+    int         basedir_fd; /* O_PATH; the backend must not close it */
+    const char *instance;   /* 16 hex digits or what the administrator said */
+    const char *state_dir;  /* absolute, ours alone */
+    const struct config_pair *pairs; /* the [backend NAME] and [sandbox] keys */
+    int64_t grace_ms;
+    bool    read_only;    /* nothing may be made or removed */
+};
+
+/* Which workspace a callback is about. Strings stay valid during the call. */
+struct backend_workspace {
+    const char *id;       /* 1 to 40 characters of [a-z0-9-] */
+    const char *user;     /* the tenant to whom it belongs */
+    const char *agent;    /* "" for per_user and ids that no session derives */
+    const char *session;  /* "" but for per_session */
+    const char *host_dir; /* path of its files relative to basedir, e.g. "alice/coder" */
+    void      **data;     /* the backend's own memory for this workspace; NULL at first */
+    bool        tenant;   /* the files belong to this uid and gid: a directory that is made for them
+                           * is given to it, those above it are not */
+    uint32_t    uid, gid;
+};
+
+/* Lets a long provisioning tell what it does and learn that nobody wants it any more. Both may be
+ * called from any thread during the callback. */
+struct backend_progress {
+    /* One step, e.g. ("pull", "layer 3 of 7", 1048576, 52428800); total 0: not known. */
+    void (*step)(struct backend_progress *p, const char *step, const char *text, uint64_t done_bytes,
+                 uint64_t total_bytes);
+    /* True once the time limit is over or the workspace is being closed: return soon, having
+     * released what was made. */
+    bool (*cancelled)(struct backend_progress *p);
+};
+
+/* A sandbox that was found at the start. */
+struct backend_found {
+    const char *id, *user, *agent, *session;
+};
+
+struct backend {
+    uint32_t abi;         /* BACKEND_ABI */
+    uint32_t size_bytes;  /* sizeof(struct backend) as the backend was built; members are only ever
+                           * added at the end, and one that lies beyond counts as NULL */
+    const char *name;     /* one word, as in the source */
+
+    /* True: files are only there once PROVISION has succeeded, and callers wait for it. */
+    bool files_wait;
+
+    /* Checks source and keys and connects to nothing yet. *state is handed to every other callback.
+     * Refuse a key that cannot be honoured, by name. -errno with a sentence. Called once, before
+     * the mount, on the main thread. */
+    int (*init)(const struct backend_mount *m, void **state, struct err *e);
+
+    /* Frees *state. After the last callback. Absent: nothing to free. */
+    void (*finish)(void *state);
+
+    /* Finds or makes the sandbox, e.g. a container, so that jobs could run and (files_wait) files
+     * can be opened. Idempotent: an existing one is adopted. Failures as design 4.3 says:
+     * -EHOSTUNREACH, -EACCES, -ENXIO, -EINVAL, -EDQUOT, -ETIMEDOUT, else -EIO; a failed call has
+     * released what it made. Absent: the workspace is ready as soon as its files are open. */
+    int (*provision)(void *state, const struct backend_workspace *w, struct backend_progress *p,
+                     struct err *e);
+
+    /* An O_PATH descriptor of the directory that holds the workspace's files, made (mode 0700) when
+     * missing; the caller owns it. For files_wait backends after PROVISION. Otherwise on a thread
+     * that serves the mount: plain system calls on the local disk only, nothing that waits for
+     * anybody. */
+    int (*files_open)(void *state, const struct backend_workspace *w, struct err *e);
+
+    /* Stops and releases the sandbox, keeps the files. Also called for one that is gone (succeeds)
+     * and after a failed provisioning. Absent: nothing to release. */
+    int (*close)(void *state, const struct backend_workspace *w, struct err *e);
+
+    /* Removes the files (and whatever CLOSE keeps). CLOSE has succeeded before. Must only ever act
+     * on exactly this workspace. */
+    int (*destroy)(void *state, const struct backend_workspace *w, struct backend_progress *p,
+                   struct err *e);
+
+    /* Calls `found` for every sandbox that this instance has made and that still exists. Called
+     * once at the start on a provisioning thread. Absent: there are none. */
+    int (*list)(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg,
+                struct err *e);
+};
+
+#endif

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the parts of fs/ share. */
+#ifndef WSMFS_FS_INTERNAL_H
+#define WSMFS_FS_INTERNAL_H
+
+#include "fs/fs.h"
+#include "fs/node.h"
+
+struct hinodes;
+struct coherence;
+struct lockers;
+struct watcher;
+struct readers;
+struct refused;
+
+struct fs {
+    struct config  *config;
+    struct manager *manager;
+    struct pool    *pool;
+    struct timers  *timers;
+
+    struct fuse_session *session;
+    struct readers *readers;
+    bool            mounted;
+
+    struct nodes    nodes;
+    struct idtable *handles;
+    struct refused *refused;      /* renames that were */
+    struct hinodes *hinodes;      /* the host inodes that nodes stand for */
+    struct lockers *lockers;      /* locks on backing files */
+    struct watcher *watcher;      /* tells of changes behind the mount; NULL: cannot be had */
+    struct coherence *coherence;  /* keeps the aliases of a directory alike */
+
+    uid_t mount_uid;
+    gid_t mount_gid;
+    int   proc_fd_dir;            /* O_PATH of /proc/self/fd */
+    bool  as_callers;             /* files are made as the caller: root's mount, owner native */
+    bool  expire_only;            /* the kernel knows notify_expire_entry */
+    bool  passthrough;
+    bool  killpriv;
+    void (*ready)(void *arg);
+    void  *ready_arg;
+};
+
+/* INIT: agrees with the kernel on what both can do. */
+void fs_init_connection(struct fs *fs, struct fuse_conn_info *conn);
+
+/* How long the kernel may believe names and attributes, in seconds. */
+#define PLACE_TIMEOUT_S   3600.0 /* changes are told to it */
+#define HOST_TIMEOUT_S    1.0    /* a change behind the mount shows within this, told or not */
+#define WATCHED_TIMEOUT_S 3600.0 /* it is told */
+#define MISSING_TIMEOUT_S 10.0   /* a watched name that is not there: an overflow cannot undo it */
+
+#endif

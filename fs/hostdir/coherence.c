@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/hostdir/coherence.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/base/cleanup.h"
+
+#define DEADLINE_NS     20000000
+#define POOL_THREADS    4
+#define POOL_STACK      (128 * 1024)
+
+struct coherence {
+    struct fs   *fs;
+    struct pool *pool;
+    unsigned     max_delivering;
+    atomic_uint  delivering;   /* threads of the loop that are inside a delivery */
+};
+
+/* A delivery in progress. Lives on the stack of the handler's thread. */
+struct delivery {
+    struct answer answer;
+    struct timer  deadline;
+    struct hdir  *groups[2];
+};
+
+/* Notices left to the pool. */
+struct errand {
+    struct task    task;
+    struct fs     *fs;
+    struct notices notices;
+};
+
+struct coherence *coherence_create(struct fs *fs, unsigned max_delivering)
+{
+    struct coherence *co = calloc(1, sizeof *co);
+    if (!co)
+        return NULL;
+    co->fs = fs;
+    co->max_delivering = max_delivering;
+    co->pool = pool_create(POOL_THREADS, POOL_STACK);
+    if (!co->pool) {
+        free(co);
+        return NULL;
+    }
+    return co;
+}
+
+void coherence_destroy(struct coherence *co)
+{
+    if (!co)
+        return;
+    pool_destroy(co->pool);
+    free(co);
+}
+
+/* ── collecting ──────────────────────────────────────────────────────────────────────────── */
+
+static void add(struct notices *ns, uint64_t ino, const char *name, bool attributes_only)
+{
+    if (ns->n == ns->room) {
+        size_t room = ns->room ? ns->room * 2 : 8;
+        struct notice *list = realloc(ns->list, room * sizeof *list);
+        if (!list)
+            return;
+        ns->list = list;
+        ns->room = room;
+    }
+    char *copy = name ? strdup(name) : NULL;
+    if (name && !copy)
+        return;
+    ns->list[ns->n++] = (struct notice){.ino = ino, .name = copy, .attributes_only = attributes_only};
+}
+
+void notices_name(struct notices *ns, struct hdir *d, const struct dir_node *via, const char *name)
+{
+    list_for_each(l, &d->aliases) {
+        struct dir_node *a = container_of(l, struct dir_node, alias);
+        if (a == via || !a->n.nlookup)
+            continue;
+        add(ns, a->n.id, name, false);
+        add(ns, a->n.id, NULL, false);
+    }
+}
+
+void notices_attributes(struct notices *ns, struct hdir *d, const struct dir_node *via)
+{
+    list_for_each(l, &d->aliases) {
+        struct dir_node *a = container_of(l, struct dir_node, alias);
+        if (a != via && a->n.nlookup)
+            add(ns, a->n.id, NULL, true);
+    }
+}
+
+void notices_entry(struct notices *ns, uint64_t ino, const char *name)
+{
+    if (name)
+        add(ns, ino, name, false);
+}
+
+void notices_inode(struct notices *ns, uint64_t ino, bool attributes_only)
+{
+    add(ns, ino, NULL, attributes_only);
+}
+
+/* ── delivering ──────────────────────────────────────────────────────────────────────────── */
+
+/* Older kernels know no expiry: there the entries go (mounts on them too, which nobody makes on
+ * the first level of a workspace). */
+void coherence_expire(struct fs *fs, struct notices *ns)
+{
+    if (!fs->expire_only) {
+        coherence_deliver(fs, ns);
+        return;
+    }
+    for (size_t i = 0; i < ns->n; i++) {
+        struct notice *n = &ns->list[i];
+        fuse_lowlevel_notify_expire_entry(fs->session, n->ino, n->name, strlen(n->name));
+        free(n->name);
+    }
+    free(ns->list);
+    *ns = (struct notices){0};
+}
+
+void coherence_deliver_again(struct fs *fs, struct notices *ns, struct notices *unknown)
+{
+    for (size_t i = 0; i < ns->n; i++) {
+        struct notice *n = &ns->list[i];
+        int r;
+        if (n->name)
+            r = fuse_lowlevel_notify_inval_entry(fs->session, n->ino, n->name, strlen(n->name));
+        else
+            r = fuse_lowlevel_notify_inval_inode(fs->session, n->ino, n->attributes_only ? -1 : 0, 0);
+        if (unknown && !n->name && r == -ENOENT)
+            add(unknown, n->ino, NULL, n->attributes_only);
+        free(n->name);
+    }
+    free(ns->list);
+    *ns = (struct notices){0};
+}
+
+void coherence_deliver(struct fs *fs, struct notices *ns)
+{
+    coherence_deliver_again(fs, ns, NULL);
+}
+
+/* Whether this thread may deliver before it answers. Lock held by nobody. */
+static bool become_waiter(struct fs *fs, struct delivery *d)
+{
+    struct coherence *co = fs->coherence;
+    if (atomic_fetch_add(&co->delivering, 1) >= co->max_delivering) {
+        atomic_fetch_sub(&co->delivering, 1);
+        return false;
+    }
+    hinodes_lock(fs);
+    bool taken = (d->groups[0] && d->groups[0]->waiter) || (d->groups[1] && d->groups[1]->waiter);
+    for (int i = 0; i < 2 && !taken; i++)
+        if (d->groups[i]) {
+            d->groups[i]->waiter = true;
+            hinode_ref(&d->groups[i]->h);
+        }
+    hinodes_unlock(fs);
+    if (taken)
+        atomic_fetch_sub(&co->delivering, 1);
+    return !taken;
+}
+
+/* Just before the answer, so that the next change of the directory may wait in its turn. */
+static void answer_delivery(struct delivery *d)
+{
+    struct fs *fs = d->answer.fs;
+    hinodes_lock(fs);
+    for (int i = 0; i < 2; i++)
+        if (d->groups[i]) {
+            d->groups[i]->waiter = false;
+            hinode_unref(fs, &d->groups[i]->h);
+            d->groups[i] = NULL;
+        }
+    hinodes_unlock(fs);
+    answer_send(&d->answer);
+}
+
+static void on_deadline(struct timer *t)
+{
+    answer_delivery(container_of(t, struct delivery, deadline));
+}
+
+static void run_errand(struct task *t)
+{
+    struct errand *er = container_of(t, struct errand, task);
+    coherence_deliver(er->fs, &er->notices);
+    free(er);
+}
+
+static void send_errand(struct fs *fs, struct notices *ns)
+{
+    struct errand *er = calloc(1, sizeof *er);
+    if (!er) {
+        for (size_t i = 0; i < ns->n; i++)
+            free(ns->list[i].name);
+        free(ns->list);
+        return;
+    }
+    er->task.run = run_errand;
+    er->fs = fs;
+    er->notices = *ns;
+    pool_add(fs->coherence->pool, &er->task);
+}
+
+/* Attribute notices take no lock of a directory and cannot tie a knot. */
+static bool only_attributes(const struct notices *ns)
+{
+    for (size_t i = 0; i < ns->n; i++)
+        if (!ns->list[i].attributes_only)
+            return false;
+    return true;
+}
+
+void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, struct hdir *d2,
+                      struct notices *ns)
+{
+    struct delivery d = {.answer = *a, .deadline = {.fire = on_deadline},
+                         .groups = {d1, d2 == d1 ? NULL : d2}};
+    d.answer.sent = (atomic_flag)ATOMIC_FLAG_INIT;
+    if (only_attributes(ns)) {
+        coherence_deliver(fs, ns);
+        answer_send(&d.answer);
+    } else if (!become_waiter(fs, &d)) {
+        answer_send(&d.answer);
+        send_errand(fs, ns);
+    } else {
+        timer_set(fs->timers, &d.deadline, clock_ns() + DEADLINE_NS);
+        coherence_deliver(fs, ns);
+        if (timer_cancel(fs->timers, &d.deadline))
+            answer_delivery(&d);
+        atomic_fetch_sub(&fs->coherence->delivering, 1);
+    }
+}

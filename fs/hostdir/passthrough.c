@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/* By which way data goes: in the kernel straight to the backing file, or through the daemon. */
+#include <fcntl.h>
+
+#include "fs/backing.h"
+#include "fs/base/cleanup.h"
+#include "fs/hostdir/coherence.h"
+#include "fs/hostdir/file.h"
+
+/* Joins the way that the file's open handles go; false when none is open. Lock held. */
+static bool join(struct open_file *fh)
+{
+    struct hfile *hi = fh->hi;
+    if (hi->opens_passthrough) {
+        hi->opens_passthrough++;
+        fh->passthrough = true;
+        return true;
+    }
+    if (hi->opens_cached) {
+        hi->opens_cached++;
+        return true;
+    }
+    return false;
+}
+
+static void first(struct open_file *fh, int backing_id)
+{
+    if (backing_id > 0) {
+        fh->hi->backing_id = backing_id;
+        fh->hi->opens_passthrough = 1;
+        fh->passthrough = true;
+    } else {
+        fh->hi->opens_cached = 1;
+    }
+}
+
+/* What is written through a mapping changes the attributes without our knowledge, from now until
+ * the last mapping is gone: those that the kernel has are not to be believed for long. */
+static void taint(struct fs *fs, struct hfile *hi)
+{
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    if (!hi->tainted && hi->node)
+        notices_inode(&ns, hi->node->id, true);
+    hi->tainted = true;
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
+void file_choose_mode(struct call *c, struct open_file *fh)
+{
+    struct fs *fs = c->fs;
+    hinodes_lock(fs);
+    bool joined = join(fh);
+    hinodes_unlock(fs);
+    int id = !joined && fs->passthrough ? fuse_passthrough_open(c->req, fh->fd) : 0;
+    if (!joined) {
+        hinodes_lock(fs);
+        joined = join(fh); /* somebody was faster */
+        if (!joined)
+            first(fh, id);
+        hinodes_unlock(fs);
+        if (joined && id > 0)
+            fuse_passthrough_close(c->req, id);
+    }
+    if (fh->passthrough)
+        c->fi->backing_id = fh->hi->backing_id;
+    if (fh->passthrough && (c->fi->flags & O_ACCMODE) != O_RDONLY)
+        taint(fs, fh->hi);
+    if (!fh->passthrough && (c->fi->flags & (O_APPEND | O_DIRECT)))
+        c->fi->direct_io = 1; /* only the backing file knows where its end is */
+}
+
+void file_leave_mode(struct fs *fs, struct open_file *fh)
+{
+    struct hfile *hi = fh->hi;
+    int id = 0;
+    hinodes_lock(fs);
+    if (!fh->passthrough) {
+        hi->opens_cached--;
+    } else if (--hi->opens_passthrough == 0) {
+        id = hi->backing_id;
+        hi->backing_id = 0;
+    }
+    hinodes_unlock(fs);
+    if (id > 0) /* not through libfuse, which wants a request: a handle may go without one */
+        (void)ioctl(fuse_session_fd(fs->session), BACKING_CLOSE, &id);
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fs/hostdir/watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/fanotify.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/base/log.h"
+#include "fs/hostdir/coherence.h"
+
+#define BUCKETS       4096
+#define EVENTS_BYTES  32768
+#define RETRY_MS      20 /* a node that the kernel is about to learn of is told again */
+#define WATCHED_MASK  (FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_MODIFY | FAN_ATTRIB | \
+                       FAN_CLOSE_WRITE | FAN_EVENT_ON_CHILD | FAN_ONDIR)
+#define NAMES_MASK    (FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO)
+/* Linux, include/uapi/linux/fanotify.h (5.19): the mark does not keep the directory in memory. */
+#ifndef FAN_MARK_EVICTABLE
+#define FAN_MARK_EVICTABLE 0x00000200
+#endif
+#ifndef FAN_REPORT_DFID_NAME
+#define FAN_REPORT_DFID_NAME 0x00000c00
+#endif
+
+struct watch {
+    struct watch *next;       /* in its bucket */
+    struct hdir  *dir;        /* not referenced: it frees us */
+    bool          on;         /* false: tried in vain */
+    uint64_t      events;     /* seen so far */
+    unsigned      n_handle;
+    unsigned char handle[];   /* struct file_handle's type and bytes */
+};
+
+struct watcher {
+    struct fs      *fs;
+    int             fd, stop_fd;
+    pid_t           self;
+    pthread_t       thread;
+    pthread_mutex_t reading;  /* one reader of the events, held until they are delivered, so that
+                               * watch_sync() waits for those too. Before nodes.lock; across I/O */
+    struct watch   *buckets[BUCKETS]; /* nodes.lock */
+    struct notices  again;            /* to be told once more; reading */
+    char            buf[EVENTS_BYTES];
+};
+
+/* ── handles ─────────────────────────────────────────────────────────────────────────────── */
+
+static unsigned hash(const unsigned char *bytes, unsigned n)
+{
+    uint32_t h = 2166136261u;
+    while (n--)
+        h = (h ^ *bytes++) * 16777619u;
+    return h % BUCKETS;
+}
+
+static struct watch *find(struct watcher *w, const struct file_handle *fh)
+{
+    const unsigned char *bytes = (const unsigned char *)&fh->handle_type;
+    unsigned n = (unsigned)sizeof fh->handle_type + fh->handle_bytes;
+    struct watch *x = w->buckets[hash(bytes, n)];
+    while (x && (x->n_handle != n || memcmp(x->handle, bytes, n)))
+        x = x->next;
+    return x;
+}
+
+static struct watch *make(struct hdir *d, int fd)
+{
+    struct { struct file_handle fh; unsigned char room[MAX_HANDLE_SZ]; } h = {.fh.handle_bytes = MAX_HANDLE_SZ};
+    int mount_id;
+    unsigned n = 0;
+    bool on = name_to_handle_at(fd, "", &h.fh, &mount_id, AT_EMPTY_PATH) == 0;
+    if (on)
+        n = (unsigned)sizeof h.fh.handle_type + h.fh.handle_bytes;
+    struct watch *x = calloc(1, sizeof *x + n);
+    if (!x)
+        return NULL;
+    x->dir = d;
+    x->on = on;
+    x->n_handle = n;
+    memcpy(x->handle, &h.fh.handle_type, n);
+    return x;
+}
+
+static bool mark(struct watcher *w, int fd)
+{
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    unsigned flags = FAN_MARK_ADD | FAN_MARK_ONLYDIR;
+    if (fanotify_mark(w->fd, flags | FAN_MARK_EVICTABLE, WATCHED_MASK, AT_FDCWD, path) == 0)
+        return true;
+    return errno == EINVAL && fanotify_mark(w->fd, flags, WATCHED_MASK, AT_FDCWD, path) == 0;
+}
+
+void watch_dir(struct fs *fs, struct hdir *d, int fd)
+{
+    struct watcher *w = fs->watcher;
+    hinodes_lock(fs);
+    bool tried = !w || d->watch;
+    hinodes_unlock(fs);
+    struct watch *x = tried ? NULL : make(d, fd);
+    if (!x)
+        return;
+    x->on = x->on && mark(w, fd);
+    manager_count(fs->manager, x->on ? "wsmfs_watches_total" : "wsmfs_watch_failures_total", 1);
+    hinodes_lock(fs);
+    if (d->watch) {
+        free(x); /* another thread was faster: the mark is the same */
+    } else {
+        d->watch = x;
+        if (x->on) {
+            struct watch **b = &w->buckets[hash(x->handle, x->n_handle)];
+            x->next = *b;
+            *b = x;
+        }
+    }
+    hinodes_unlock(fs);
+}
+
+void watch_forget(struct fs *fs, struct hdir *d)
+{
+    struct watch *x = steal_ptr(&d->watch);
+    if (x && x->on && fs->watcher) {
+        struct watch **p = &fs->watcher->buckets[hash(x->handle, x->n_handle)];
+        while (*p != x)
+            p = &(*p)->next;
+        *p = x->next;
+    }
+    free(x);
+}
+
+/* ── how long to believe ─────────────────────────────────────────────────────────────────── */
+
+struct look look_begin(struct fs *fs, struct hdir *d)
+{
+    struct look l = {.dir = d};
+    hinodes_lock(fs);
+    if (d->watch && d->watch->on) {
+        l.watched = true;
+        l.events = d->watch->events;
+    }
+    hinodes_unlock(fs);
+    return l;
+}
+
+double look_timeout(struct fs *fs, const struct look *l)
+{
+    if (!l->watched)
+        return HOST_TIMEOUT_S;
+    hinodes_lock(fs);
+    bool quiet = l->dir->watch->events == l->events;
+    hinodes_unlock(fs);
+    return quiet ? WATCHED_TIMEOUT_S : 0;
+}
+
+static bool is_watched(const struct hinode *dir)
+{
+    const struct watch *x = dir && hinode_is_dir(dir) ? container_of(dir, const struct hdir, h)->watch : NULL;
+    return x && x->on;
+}
+
+bool watch_covers(struct fs *fs, struct hinode *h, const struct statx *st)
+{
+    if (!fs->watcher)
+        return false;
+    hinodes_lock(fs);
+    bool covered;
+    if (hinode_is_dir(h)) /* its parent tells of its mode, it itself of its content's changes */
+        covered = is_watched(h) && (h->is_root || is_watched(h->parent));
+    else /* another name may be used by whoever changes it, and a written mapping tells nothing */
+        covered = st->stx_nlink == 1 && is_watched(h->parent) && !hfile_of(h)->tainted;
+    hinodes_unlock(fs);
+    return covered;
+}
+
+/* ── events ──────────────────────────────────────────────────────────────────────────────── */
+
+/* A name of a watched directory about which something was told. */
+struct news {
+    struct hdir *dir;   /* referenced */
+    char         name[NAME_MAX + 1];
+    uint64_t     mask;
+};
+
+/* What the kernel believes of the file itself is asked anew. */
+static void tell_child(struct fs *fs, struct news *n, struct notices *ns)
+{
+    struct hfd f;
+    struct statx st;
+    if (hinode_fd(fs, &n->dir->h, &f) < 0)
+        return;
+    int r = host_statx(f.fd, n->name, &st);
+    hfd_put(fs, &f);
+    if (r < 0)
+        return;
+    hinodes_lock(fs);
+    struct hinode *h = hinode_known(fs, n->dir->h.hd, &st);
+    if (h && hinode_is_dir(h)) {
+        notices_attributes(ns, hdir_of(h), NULL);
+    } else if (h) {
+        struct hfile *hf = hfile_of(h);
+        if (n->mask & FAN_CLOSE_WRITE)
+            hf->tainted = false;
+        if (hf->node)
+            notices_inode(ns, hf->node->id, hf->opens_passthrough > 0);
+    }
+    hinodes_unlock(fs);
+}
+
+static void tell_self(struct fs *fs, struct hdir *d, struct notices *ns)
+{
+    hinodes_lock(fs);
+    notices_attributes(ns, d, NULL);
+    hinodes_unlock(fs);
+}
+
+static void tell(struct fs *fs, struct news *n, struct notices *ns)
+{
+    if (!strcmp(n->name, ".")) {
+        tell_self(fs, n->dir, ns);
+        return;
+    }
+    if (n->mask & NAMES_MASK) {
+        hinodes_lock(fs);
+        notices_name(ns, n->dir, NULL, n->name);
+        hinodes_unlock(fs);
+    }
+    if (n->mask & ~(uint64_t)NAMES_MASK)
+        tell_child(fs, n, ns);
+}
+
+/* The workspace is closed, so nobody can look what the name leads to now: what it led to last. */
+static void tell_closed(struct fs *fs, struct news *n, struct notices *ns)
+{
+    hinodes_lock(fs);
+    notices_name(ns, n->dir, NULL, n->name);
+    list_for_each(l, &n->dir->children) {
+        struct hinode *h = container_of(l, struct hinode, siblings);
+        if (strcmp(h->name, n->name))
+            continue;
+        if (hinode_is_dir(h))
+            notices_attributes(ns, hdir_of(h), NULL);
+        else if (hfile_of(h)->node)
+            notices_inode(ns, hfile_of(h)->node->id, false);
+    }
+    hinodes_unlock(fs);
+}
+
+/* Entering keeps the workspace's root open meanwhile, and does not count as use. */
+static void handle_news(struct watcher *w, struct news *n)
+{
+    struct fs *fs = w->fs;
+    struct notices ns = {0};
+    struct workspace *ws = n->dir->h.hd->ws;
+    if (workspace_peek(ws) == 0) {
+        tell(fs, n, &ns);
+        workspace_peek_end(ws);
+    } else {
+        tell_closed(fs, n, &ns);
+    }
+    hinodes_lock(fs);
+    hinode_unref(fs, &n->dir->h);
+    hinodes_unlock(fs);
+    coherence_deliver_again(fs, &ns, &w->again);
+}
+
+/* Takes an event apart; false when it is not for anybody here. */
+static bool parse(struct watcher *w, const struct fanotify_event_metadata *ev, struct news *n)
+{
+    const char *at = (const char *)ev + ev->metadata_len, *end = (const char *)ev + ev->event_len;
+    const struct fanotify_event_info_fid *info = (const void *)at;
+    if (at + sizeof *info > end || info->hdr.info_type != FAN_EVENT_INFO_TYPE_DFID_NAME)
+        return false;
+    const struct file_handle *fh = (const void *)info->handle;
+    const char *name = (const char *)fh->f_handle + fh->handle_bytes;
+    if (name >= end || strnlen(name, (size_t)(end - name)) > NAME_MAX)
+        return false;
+    hinodes_lock(w->fs);
+    struct watch *x = find(w, fh);
+    if (x) {
+        x->events++;
+        n->dir = x->dir;
+        hinode_ref(&x->dir->h);
+    }
+    hinodes_unlock(w->fs);
+    n->mask = ev->mask;
+    strcpy(n->name, name);
+    return x;
+}
+
+static void forget_everything(void *object, void *arg)
+{
+    struct node *n = object;
+    struct notices *ns = arg;
+    if (n->kind == NODE_FILE) {
+        notices_inode(ns, n->id, false);
+    } else if (n->kind == NODE_DIR || n->kind == NODE_SESSION) {
+        struct dir_node *d = container_of(n, struct dir_node, n);
+        notices_inode(ns, n->id, false);
+        if (d->hi)
+            list_for_each(l, &d->hi->children)
+                notices_entry(ns, n->id, container_of(l, struct hinode, siblings)->name);
+    }
+}
+
+/* The queue was too long: what was lost may be anything. Names that were not there are missed by
+ * this; their answers were given short lives while events were pouring in. */
+static void overflow(struct watcher *w)
+{
+    struct fs *fs = w->fs;
+    struct notices ns = {0};
+    log_info("the host's change notices overflowed: everything cached is asked anew");
+    manager_count(fs->manager, "wsmfs_watch_overflows_total", 1);
+    hinodes_lock(fs);
+    idtable_each(fs->nodes.ids, forget_everything, &ns);
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
+/* Same name, same kind of news, in a row: once. */
+static bool repeats(const struct news *a, const struct news *b)
+{
+    return a->dir == b->dir && a->mask == b->mask && !strcmp(a->name, b->name);
+}
+
+static void handle_batch(struct watcher *w, ssize_t n)
+{
+    struct news last = {0}, now;
+    const struct fanotify_event_metadata *ev = (const void *)w->buf;
+    for (; FAN_EVENT_OK(ev, n); ev = FAN_EVENT_NEXT(ev, n)) {
+        if (ev->mask & FAN_Q_OVERFLOW) {
+            overflow(w);
+            continue;
+        }
+        if (ev->pid == w->self || !parse(w, ev, &now))
+            continue;
+        if (last.dir && repeats(&last, &now)) {
+            hinodes_lock(w->fs);
+            hinode_unref(w->fs, &now.dir->h);
+            hinodes_unlock(w->fs);
+            continue;
+        }
+        if (last.dir)
+            handle_news(w, &last);
+        last = now;
+    }
+    if (last.dir)
+        handle_news(w, &last);
+}
+
+/* Reads and delivers what there is. */
+static void drain(struct watcher *w)
+{
+    ssize_t n;
+    pthread_mutex_lock(&w->reading);
+    while ((n = read(w->fd, w->buf, sizeof w->buf)) > 0)
+        handle_batch(w, n);
+    pthread_mutex_unlock(&w->reading);
+}
+
+void watch_sync(struct fs *fs)
+{
+    if (fs->watcher)
+        drain(fs->watcher);
+}
+
+/* Tells once more what the kernel did not know a moment ago. */
+static void tell_again(struct watcher *w)
+{
+    pthread_mutex_lock(&w->reading);
+    coherence_deliver(w->fs, &w->again);
+    pthread_mutex_unlock(&w->reading);
+}
+
+static bool has_again(struct watcher *w)
+{
+    scoped_lock(&w->reading);
+    return w->again.n;
+}
+
+static void *run(void *arg)
+{
+    struct watcher *w = arg;
+    struct pollfd p[2] = {{.fd = w->fd, .events = POLLIN}, {.fd = w->stop_fd, .events = POLLIN}};
+    for (;;) {
+        int n = poll(p, 2, has_again(w) ? RETRY_MS : -1);
+        if (n > 0 && p[1].revents)
+            break;
+        if (n > 0)
+            drain(w);
+        else
+            tell_again(w);
+    }
+    return NULL;
+}
+
+/* ── life ────────────────────────────────────────────────────────────────────────────────── */
+
+static int start(struct watcher *w)
+{
+    sigset_t all, old;
+    w->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (w->stop_fd < 0)
+        return -errno;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int r = -pthread_create(&w->thread, NULL, run, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r < 0)
+        close(w->stop_fd);
+    return r;
+}
+
+struct watcher *watcher_create(struct fs *fs, const char **why)
+{
+    struct watcher *w = calloc(1, sizeof *w);
+    *why = "out of memory";
+    if (!w)
+        return NULL;
+    w->fs = fs;
+    w->self = getpid();
+    pthread_mutex_init(&w->reading, NULL);
+    unsigned flags = FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_REPORT_DFID_NAME;
+    w->fd = fanotify_init(flags | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS, O_RDONLY | O_CLOEXEC);
+    if (w->fd < 0) /* an ordinary user has limits */
+        w->fd = fanotify_init(flags, O_RDONLY | O_CLOEXEC);
+    if (w->fd < 0) {
+        *why = errno == EPERM ? "fanotify is not permitted" : errno == ENOSYS ? "the kernel has no fanotify"
+               : errno == EMFILE ? "the limit of fanotify groups is reached" : "fanotify is too old here";
+        free(w);
+        return NULL;
+    }
+    if (start(w) == 0)
+        return w;
+    close(w->fd);
+    free(w);
+    return NULL;
+}
+
+void watcher_destroy(struct watcher *w)
+{
+    uint64_t one = 1;
+    if (!w)
+        return;
+    (void)!write(w->stop_fd, &one, sizeof one);
+    pthread_join(w->thread, NULL);
+    close(w->stop_fd);
+    close(w->fd);
+    free(w->again.list);
+    pthread_mutex_destroy(&w->reading);
+    free(w);
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Admission: how many workspaces may be live, and who makes room. */
+#include <errno.h>
+#include <string.h>
+
+#include "fs/manager/internal.h"
+
+/* Whose places are counted: everybody's, or one user's. */
+struct scope {
+    const char *user;  /* NULL: everybody's */
+    unsigned    limit; /* 0: none */
+};
+
+static unsigned user_limit(struct manager *m, const char *user)
+{
+    struct user_config u;
+
+    if (config_user(m->config, user, &u) && u.max_live)
+        return u.max_live;
+    return m->config->max_live_per_user;
+}
+
+static bool in_scope(const struct workspace *ws, const struct scope *s)
+{
+    return !s->user || strcmp(ws->user, s->user) == 0;
+}
+
+/* What stands in a scope; live_lock held. A pass over all live ones, made only where a limit is set
+ * and (for everybody's) reached. */
+struct census {
+    size_t live, closing, waiting;
+    struct workspace *idlest; /* ready, not busy, not pinned; borrowed */
+};
+
+static bool may_go(struct workspace *ws)
+{
+    return workspace_state(ws) == WS_READY && !workspace_busy(ws) && !workspace_inside(ws) &&
+           !atomic_load(&ws->pinned);
+}
+
+static void count_locked(struct manager *m, const struct scope *s, struct census *c)
+{
+    int64_t oldest = INT64_MAX;
+
+    *c = (struct census){ 0 };
+    list_for_each(pos, &m->live) {
+        struct workspace *ws = container_of(pos, struct workspace, live);
+        if (!in_scope(ws, s))
+            continue;
+        c->live++;
+        c->closing += workspace_state(ws) == WS_CLOSING;
+        int64_t used = atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed);
+        if (used < oldest && may_go(ws)) {
+            oldest = used;
+            c->idlest = ws;
+        }
+    }
+    list_for_each(pos, &m->admitting)
+        c->waiting += in_scope(container_of(pos, struct attempt, admitting)->ws, s);
+}
+
+static void add_locked(struct workspace *ws)
+{
+    struct manager *m = ws->manager;
+
+    if (ws->is_live)
+        return;
+    ws->is_live = true;
+    list_append(&m->live, &ws->live);
+    m->n_live++;
+    workspace_ref(ws);
+}
+
+static int refuse(const struct scope *s, struct err *e)
+{
+    if (s->user)
+        return err_set(e, -EDQUOT,
+                       "max_live_per_user: %u workspaces of %s are live and none of them is idle", s->limit,
+                       s->user);
+    return err_set(e, -EDQUOT, "max_live: %u workspaces are live and none of them is idle", s->limit);
+}
+
+/* live_lock held. 0: there is room. MANAGER_WAIT: queued; *victim (referenced) is to be closed
+ * first unless NULL. */
+static int scope_locked(struct attempt *a, const struct scope *s, struct workspace **victim, struct err *e)
+{
+    struct manager *m = a->ws->manager;
+    struct census c;
+
+    if (!s->limit || (!s->user && m->n_live < s->limit))
+        return 0;
+    count_locked(m, s, &c);
+    if (c.live < s->limit)
+        return 0;
+    if (!c.idlest && !c.closing)
+        return refuse(s, e);
+    if (a->no_wait)
+        return -EAGAIN;
+    /* One closing makes room for one of those that wait. */
+    if (c.closing <= c.waiting && c.idlest) {
+        *victim = c.idlest;
+        workspace_ref(*victim);
+    }
+    list_append(&m->admitting, &a->admitting);
+    attempt_arm(a);
+    return MANAGER_WAIT;
+}
+
+static int admit_locked(struct attempt *a, const struct scope scopes[2], struct workspace **victim,
+                        struct err *e)
+{
+    int r = 0;
+
+    if (a->ws->is_live) /* what a failed closing may have left */
+        return 0;
+    for (int i = 0; i < 2 && r == 0; i++)
+        r = scope_locked(a, &scopes[i], victim, e);
+    if (r == 0)
+        add_locked(a->ws);
+    return r;
+}
+
+/* Closes who is to make room. False: look again. */
+static bool make_room(struct attempt *a, struct workspace *victim)
+{
+    const struct close_request req = {
+        .why = CLOSE_ROOM,
+        .if_idle = true,
+        .idle_since_ns = INT64_MAX,
+    };
+    int r = workspace_close(victim, &req, NULL, NULL);
+
+    /* It was used in this moment, or has gone already: look again, unless somebody else has taken
+     * us out of the queue to try. */
+    return r == MANAGER_WAIT || !admit_cancel(a);
+}
+
+static int admit_once(struct attempt *a, const struct scope scopes[2], struct err *e, bool *settled)
+{
+    struct manager *m = a->ws->manager;
+    struct workspace *victim = NULL;
+    int r;
+
+    pthread_mutex_lock(&m->live_lock);
+    r = admit_locked(a, scopes, &victim, e);
+    pthread_mutex_unlock(&m->live_lock);
+    *settled = !victim || make_room(a, victim);
+    if (victim)
+        workspace_unref(victim);
+    return r;
+}
+
+int admit(struct attempt *a, struct err *e)
+{
+    struct manager *m = a->ws->manager;
+    const struct scope scopes[2] = {
+        { NULL, m->config->max_live },
+        { a->ws->user, user_limit(m, a->ws->user) },
+    };
+    bool settled;
+    int  r;
+
+    atomic_fetch_add(&a->refs, 1); /* once queued it may come to its end on another thread */
+    do
+        r = admit_once(a, scopes, e, &settled);
+    while (!settled);
+    attempt_unref(a);
+    return r;
+}
+
+bool admit_cancel(struct attempt *a)
+{
+    scoped_lock(&a->ws->manager->live_lock);
+    bool queued = !list_empty(&a->admitting);
+
+    list_remove(&a->admitting);
+    return queued;
+}
+
+void live_add(struct workspace *ws)
+{
+    scoped_lock(&ws->manager->live_lock);
+
+    add_locked(ws);
+}
+
+static void task_retry(struct task *t)
+{
+    attempt_start(container_of(t, struct attempt, task), NULL);
+}
+
+/* Everybody who waits for room looks again. */
+static void retry_all(struct manager *m)
+{
+    struct list all;
+
+    list_init(&all);
+    pthread_mutex_lock(&m->live_lock);
+    while (!list_empty(&m->admitting)) {
+        struct attempt *a = container_of(m->admitting.next, struct attempt, admitting);
+        list_remove(&a->admitting);
+        a->task.run = task_retry;
+        list_append(&all, &a->task.links);
+    }
+    pthread_mutex_unlock(&m->live_lock);
+    while (!list_empty(&all)) {
+        struct task *t = container_of(all.next, struct task, links);
+        list_remove(&t->links);
+        pool_add(m->pool, t);
+    }
+}
+
+void live_remove(struct workspace *ws)
+{
+    struct manager *m = ws->manager;
+    bool was;
+
+    pthread_mutex_lock(&m->live_lock);
+    was = ws->is_live;
+    if (was) {
+        ws->is_live = false;
+        list_remove(&ws->live);
+        m->n_live--;
+        pthread_cond_broadcast(&m->live_less);
+    }
+    pthread_mutex_unlock(&m->live_lock);
+    retry_all(m);
+    if (was)
+        workspace_unref(ws);
+}
+
+void live_each(struct manager *m, void (*fn)(struct workspace *ws, void *arg), void *arg)
+{
+    struct workspace **all;
+    size_t n = 0;
+
+    pthread_mutex_lock(&m->live_lock);
+    all = calloc(m->n_live + 1, sizeof(struct workspace *));
+    list_for_each(pos, &m->live) {
+        if (!all)
+            break;
+        all[n] = container_of(pos, struct workspace, live);
+        workspace_ref(all[n++]);
+    }
+    pthread_mutex_unlock(&m->live_lock);
+    for (size_t i = 0; i < n; i++) {
+        fn(all[i], arg);
+        workspace_unref(all[i]);
+    }
+    free(all);
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+/* From ready to absent: when nobody is inside any more the files are let go of, then the sandbox
+ * (and for destroy the files) go, on a thread that may take long. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fs/manager/internal.h"
+
+struct closing {
+    struct backend_progress progress; /* first; of a destroy */
+    struct workspace *ws; /* referenced */
+    struct list  waiters; /* wait_lock */
+    struct task  task;
+    enum close_why why;
+    bool         started;   /* nobody is inside, no attempt runs; ws->lock */
+    atomic_bool  destroy;   /* asked for; set under ws->lock */
+    bool         destroyed; /* done */
+    struct err   err;       /* how it went */
+};
+
+static struct closing *closing_new(struct workspace *ws, const struct close_request *req)
+{
+    struct closing *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    c->ws = ws;
+    c->why = req->why;
+    atomic_init(&c->destroy, req->destroy);
+    list_init(&c->waiters);
+    list_init(&c->task.links);
+    workspace_ref(ws);
+    manager_job_begin(ws->manager);
+    return c;
+}
+
+/* ── the beginning ───────────────────────────────────────────────────────────────────────── */
+
+/* ws->lock held: shuts the way in. False: `if_idle` was asked for and somebody uses it. */
+static bool shut_gate_locked(struct workspace *ws, const struct close_request *req)
+{
+    unsigned gate = atomic_fetch_and_explicit(&ws->gate, ~GATE_OPEN, memory_order_acq_rel);
+
+    if (!req->if_idle || !(gate & GATE_OPEN))
+        return true;
+    if ((gate & ~GATE_OPEN) == 0 && !workspace_busy(ws) &&
+        atomic_load(&ws->last_access_ns) <= req->idle_since_ns)
+        return true;
+    atomic_fetch_or_explicit(&ws->gate, GATE_OPEN, memory_order_release);
+    return false;
+}
+
+/* ws->lock held: is there nothing that a closing would have to do? */
+static bool nothing_to_close_locked(struct workspace *ws, const struct close_request *req)
+{
+    enum workspace_state s = workspace_state(ws);
+
+    return (s == WS_ABSENT || s == WS_FAILED) && !(atomic_load(&ws->gate) & GATE_OPEN) && !ws->leftover &&
+           !req->destroy;
+}
+
+/* ws->lock held. Waiters of an attempt that is cancelled are moved to `out`; *ended is an attempt
+ * that had not begun. */
+static int begin_locked(struct workspace *ws, struct closing *c, const struct close_request *req,
+                        struct list *out, struct attempt **ended, struct err *e)
+{
+    enum workspace_state s = workspace_state(ws);
+    bool open = atomic_load(&ws->gate) & GATE_OPEN;
+
+    if (req->if_idle && (s == WS_PROVISIONING || !(open || ws->leftover) || atomic_load(&ws->pinned)))
+        return -EAGAIN;
+    if (ws->stale)
+        return err_set(e, -ETIMEDOUT,
+                       "a provisioning that was given up has not ended yet; what it makes will be released");
+    if (nothing_to_close_locked(ws, req)) {
+        ws->backoff_ns = 0;
+        workspace_fail_locked(ws, NULL);
+        if (s == WS_FAILED)
+            workspace_set_state_locked(ws, WS_ABSENT);
+        return 0;
+    }
+    if (!shut_gate_locked(ws, req))
+        return -EAGAIN;
+    if (ws->attempt) {
+        *ended = attempt_cancel_locked(ws);
+        waiters_take(ws->manager, &ws->waiters, -ECANCELED, out);
+    }
+    ws->closing = c;
+    workspace_set_state_locked(ws, WS_CLOSING);
+    return MANAGER_WAIT;
+}
+
+/* ws->lock held: another closing is under way; the waiter joins it. */
+static int join_locked(struct workspace *ws, const struct close_request *req, struct waiter *w)
+{
+    if (req->if_idle)
+        return -EAGAIN;
+    if (req->destroy)
+        atomic_store(&ws->closing->destroy, true);
+    waiters_add(ws->manager, &ws->closing->waiters, w);
+    return MANAGER_WAIT;
+}
+
+static void closing_free(struct closing *c)
+{
+    struct manager *m = c->ws->manager;
+
+    workspace_unref(c->ws);
+    free(c);
+    manager_job_end(m);
+}
+
+int workspace_close(struct workspace *ws, const struct close_request *req, struct waiter *w,
+                    struct err *e)
+{
+    struct closing *c = closing_new(ws, req);
+    struct attempt *ended = NULL;
+    struct list out;
+    int r;
+
+    if (!c)
+        return err_set(e, -ENOMEM, "out of memory");
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    if (ws->closing) {
+        r = join_locked(ws, req, w);
+    } else {
+        r = begin_locked(ws, c, req, &out, &ended, e);
+        if (r == MANAGER_WAIT) {
+            waiters_add(ws->manager, &c->waiters, w);
+            c = NULL;
+        }
+    }
+    pthread_mutex_unlock(&ws->lock);
+    waiters_wake(ws->manager, &out);
+    if (ended)
+        attempt_unref(ended);
+    if (c)
+        closing_free(c);
+    else
+        closing_go_on(ws);
+    return r;
+}
+
+/* ── the work ────────────────────────────────────────────────────────────────────────────── */
+
+static void closing_finish(struct closing *c);
+static void task_release(struct task *t);
+
+static void next_step(struct closing *c, struct pool *pool, void (*run)(struct task *t))
+{
+    c->task.run = run;
+    pool_add(pool, &c->task);
+}
+
+/* On the pool, nobody inside: fs/ drops what it holds, then the files are let go of. */
+static void task_files(struct task *t)
+{
+    struct closing *c = container_of(t, struct closing, task);
+    struct workspace *ws = c->ws;
+    struct manager *m = ws->manager;
+
+    timer_cancel(m->timers, &ws->timer);
+    if (ws->files_fd >= 0) {
+        if (m->hooks.closed)
+            m->hooks.closed(ws, m->hooks_arg);
+        close(ws->files_fd);
+        ws->files_fd = -1;
+    }
+    if (m->backend->close || atomic_load(&c->destroy))
+        next_step(c, m->provisioners, task_release);
+    else
+        closing_finish(c);
+}
+
+void closing_go_on(struct workspace *ws)
+{
+    struct closing *c = NULL;
+
+    pthread_mutex_lock(&ws->lock);
+    if (ws->closing && !ws->closing->started && !ws->attempt && workspace_inside(ws) == 0) {
+        c = ws->closing;
+        c->started = true;
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (!c)
+        return;
+    workspace_event(ws, LOG_LEVEL_DEBUG, "closing", NULL);
+    next_step(c, ws->manager->pool, task_files);
+}
+
+void workspace_left_slow(struct workspace *ws)
+{
+    closing_go_on(ws);
+}
+
+static void task_emptied(struct task *t)
+{
+    struct closing *c = container_of(t, struct closing, task);
+    struct manager *m = c->ws->manager;
+
+    if (m->hooks.emptied)
+        m->hooks.emptied(c->ws, m->hooks_arg);
+    closing_finish(c);
+}
+
+static void closing_step(struct backend_progress *p, const char *step, const char *text,
+                         uint64_t done_bytes, uint64_t total_bytes)
+{
+    progress_line(container_of(p, struct closing, progress)->ws, step, text, done_bytes, total_bytes);
+}
+
+/* A destroy that has begun goes on to its end. */
+static bool closing_cancelled(struct backend_progress *p)
+{
+    return atomic_load(&container_of(p, struct closing, progress)->ws->manager->stopping);
+}
+
+static int destroy(struct closing *c, const struct backend_workspace *w)
+{
+    struct manager *m = c->ws->manager;
+
+    c->progress.step = closing_step;
+    c->progress.cancelled = closing_cancelled;
+    if (!m->backend->destroy)
+        return err_set(&c->err, -EOPNOTSUPP, "this backend cannot remove a workspace's files");
+    return m->backend->destroy(m->backend_state, w, &c->progress, &c->err);
+}
+
+/* On a thread that may take long. */
+static void task_release(struct task *t)
+{
+    struct closing *c = container_of(t, struct closing, task);
+    struct manager *m = c->ws->manager;
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    bool wanted;
+    int r = 0;
+
+    err_clear(&c->err);
+    workspace_describe(c->ws, &w, dir);
+    if (m->backend->close)
+        r = m->backend->close(m->backend_state, &w, &c->err);
+    wanted = atomic_load(&c->destroy);
+    if (r == 0 && wanted)
+        r = destroy(c, &w);
+    if (r < 0 && c->err.code == 0)
+        err_sys(&c->err, r, "closing failed");
+    c->destroyed = r == 0 && wanted;
+    if (wanted) /* also when it failed half-way */
+        next_step(c, m->pool, task_emptied);
+    else
+        closing_finish(c);
+}
+
+/* ── the end ─────────────────────────────────────────────────────────────────────────────── */
+
+static void say_closed(struct closing *c)
+{
+    static const struct {
+        const char *event, *counter, *text;
+    } words[] = {
+        [CLOSE_ASKED] = { "closed", "wsmfs_closes_total", NULL },
+        [CLOSE_EVICTED] = { "evicted", "wsmfs_evictions_total", "idle for its ttl" },
+        [CLOSE_ROOM] = { "evicted", "wsmfs_evictions_total", "to make room (max_live)" },
+        [CLOSE_MAX_AGE] = { "expired", "wsmfs_expirations_total", "max_age" },
+        [CLOSE_SHUTDOWN] = { "closed", "wsmfs_closes_total", "the mount ends" },
+    };
+    struct workspace *ws = c->ws;
+
+    if (c->err.code < 0) {
+        manager_count(ws->manager, "wsmfs_close_failures_total", 1);
+        workspace_event(ws, LOG_LEVEL_WARNING, "failed", c->err.text);
+        return;
+    }
+    manager_count(ws->manager, words[c->why].counter, 1);
+    workspace_event(ws, LOG_LEVEL_INFO, words[c->why].event, words[c->why].text);
+    if (c->destroyed)
+        workspace_event(ws, LOG_LEVEL_INFO, "destroyed", NULL);
+}
+
+/* ws->lock held: what state a closing that is through leaves. */
+static void end_state_locked(struct workspace *ws, const struct closing *c)
+{
+    ws->closing = NULL;
+    ws->probing = false;
+    ws->leftover = c->err.code < 0;
+    if (c->destroyed)
+        atomic_store(&ws->has_files, false);
+    workspace_fail_locked(ws, &c->err);
+    workspace_set_state_locked(ws, ws->leftover ? WS_FAILED : WS_ABSENT);
+    ws->backoff_ns = 0;
+    ws->retry_ns = 0;
+    if (ws->leftover)
+        sweeper_arm_locked(ws);
+    else
+        atomic_store(&ws->created_ms, 0);
+}
+
+static void closing_finish(struct closing *c)
+{
+    struct workspace *ws = c->ws;
+    struct manager *m = ws->manager;
+    struct list out;
+    bool again;
+
+    list_init(&out);
+    if (c->err.code == 0) /* while nobody can begin to provision it again */
+        live_remove(ws);
+    pthread_mutex_lock(&ws->lock);
+    again = atomic_load(&c->destroy) && !c->destroyed && c->err.code == 0; /* a destroy that came meanwhile */
+    if (!again) {
+        end_state_locked(ws, c);
+        waiters_take(m, &c->waiters, c->err.code, &out);
+        waiters_take(m, &ws->waiters, 0, &out);
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (again) {
+        next_step(c, m->provisioners, task_release);
+        return;
+    }
+    say_closed(c);
+    workspace_store(ws);
+    workspace_release(ws);
+    waiters_wake(m, &out);
+    closing_free(c);
+}
+
+void closing_abandon_locked(struct workspace *ws, int status, struct list *out)
+{
+    struct closing *c = ws->closing;
+
+    ws->closing = NULL;
+    waiters_take(ws->manager, &c->waiters, status, out);
+    if (ws->files_fd >= 0)
+        atomic_fetch_or_explicit(&ws->gate, GATE_OPEN, memory_order_release);
+    manager_job_end(ws->manager);
+    free(c);
+    atomic_fetch_sub(&ws->refs, 1); /* the attempt holds another one */
+}

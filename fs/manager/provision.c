@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+/* From absent to ready: single flight, time limit, back-off. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/manager/internal.h"
+
+#define BACKOFF_FIRST_NS (1 * NS_PER_S)
+#define BACKOFF_MOST_NS  (30 * NS_PER_S)
+
+static void attempt_fire(struct timer *t);
+static void attempt_inside(struct attempt *a);
+
+/* ── entering ────────────────────────────────────────────────────────────────────────────── */
+
+static int copy_failure_locked(struct workspace *ws, struct err *e)
+{
+    if (!ws->failure)
+        return err_set(e, -EIO, "provisioning failed");
+    return err_set(e, ws->failure->code, "%s", ws->failure->text);
+}
+
+/* What a caller wants of a workspace. */
+enum want { WANT_FILES, WANT_SANDBOX };
+
+/* ws->lock held: is it there already? */
+static bool have_locked(struct workspace *ws, enum want want)
+{
+    if (want == WANT_SANDBOX)
+        return workspace_state(ws) == WS_READY;
+    if (!(atomic_load(&ws->gate) & GATE_OPEN))
+        return false;
+    atomic_fetch_add_explicit(&ws->gate, 1, memory_order_acquire);
+    workspace_touch(ws);
+    return true;
+}
+
+/* ws->lock held. 0: there (files: entered). MANAGER_WAIT: queued, or with *a: the caller starts the
+ * attempt. -EAGAIN: it would have to wait and has no waiter. Else it has failed. */
+static int obtain_locked(struct workspace *ws, enum want want, bool force, struct waiter *w,
+                         struct attempt **a, struct err *e)
+{
+    enum workspace_state s = workspace_state(ws);
+
+    if (have_locked(ws, want))
+        return 0;
+    if (!w && want == WANT_FILES && (s == WS_PROVISIONING || s == WS_CLOSING))
+        return -EAGAIN;
+    if (s == WS_PROVISIONING || s == WS_CLOSING) {
+        waiters_add(ws->manager, &ws->waiters, w);
+        return MANAGER_WAIT;
+    }
+    if (s == WS_FAILED && (ws->stale || (!force && clock_ns() < ws->retry_ns)))
+        return copy_failure_locked(ws, e);
+    if (atomic_load(&ws->manager->stopping))
+        return err_set(e, -ESHUTDOWN, "the mount is ending");
+    if (!w && want == WANT_FILES && ws->manager->backend->files_wait)
+        return -EAGAIN;
+    *a = attempt_begin_locked(ws);
+    if (!*a)
+        return err_set(e, -ENOMEM, "out of memory");
+    (*a)->no_wait = !w && want == WANT_FILES;
+    return MANAGER_WAIT;
+}
+
+static int obtain(struct workspace *ws, enum want want, bool force, struct waiter *w, struct err *e)
+{
+    for (;;) {
+        struct attempt *a = NULL;
+        pthread_mutex_lock(&ws->lock);
+        int r = obtain_locked(ws, want, force, w, &a, e);
+        pthread_mutex_unlock(&ws->lock);
+        if (!a)
+            return r;
+        r = attempt_start(a, e);
+        if (r < 0)
+            return r;
+        force = false;
+    }
+}
+
+int workspace_enter_slow(struct workspace *ws, struct waiter *w, struct err *e)
+{
+    return obtain(ws, WANT_FILES, false, w, e);
+}
+
+int workspace_provision(struct workspace *ws, struct waiter *w, bool force, struct err *e)
+{
+    return obtain(ws, WANT_SANDBOX, force, w, e);
+}
+
+/* ── an attempt's life ───────────────────────────────────────────────────────────────────── */
+
+static void attempt_step(struct backend_progress *p, const char *step, const char *text,
+                         uint64_t done_bytes, uint64_t total_bytes)
+{
+    progress_line(container_of(p, struct attempt, progress)->ws, step, text, done_bytes, total_bytes);
+}
+
+static bool attempt_cancelled(struct backend_progress *p)
+{
+    return atomic_load(&container_of(p, struct attempt, progress)->cancelled);
+}
+
+struct attempt *attempt_begin_locked(struct workspace *ws)
+{
+    struct attempt *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return NULL;
+    a->progress.step = attempt_step;
+    a->progress.cancelled = attempt_cancelled;
+    a->ws = ws;
+    a->files_open = atomic_load(&ws->gate) & GATE_OPEN;
+    atomic_init(&a->refs, 1);
+    a->timer.fire = attempt_fire;
+    a->start_ns = clock_ns();
+    list_init(&a->admitting);
+    list_init(&a->task.links);
+    workspace_ref(ws);
+    manager_job_begin(ws->manager);
+    ws->attempt = a;
+    ws->leftover = false;
+    workspace_set_state_locked(ws, WS_PROVISIONING);
+    return a;
+}
+
+void attempt_unref(struct attempt *a)
+{
+    if (atomic_fetch_sub(&a->refs, 1) > 1)
+        return;
+    struct manager *m = a->ws->manager;
+    timer_cancel(m->timers, &a->timer);
+    workspace_unref(a->ws);
+    free(a);
+    manager_job_end(m);
+}
+
+void attempt_arm(struct attempt *a)
+{
+    struct manager *m = a->ws->manager;
+
+    if (m->config->provision_timeout_s > 0)
+        timer_set(m->timers, &a->timer, a->start_ns + m->config->provision_timeout_s * NS_PER_S);
+}
+
+/* ws->lock held: the workspace has failed, the same answer is given until the back-off is over. */
+static void fail_locked(struct workspace *ws, const struct err *e)
+{
+    ws->backoff_ns = ws->backoff_ns ? ws->backoff_ns * 2 : BACKOFF_FIRST_NS;
+    if (ws->backoff_ns > BACKOFF_MOST_NS)
+        ws->backoff_ns = BACKOFF_MOST_NS;
+    ws->retry_ns = clock_ns() + ws->backoff_ns;
+    workspace_fail_locked(ws, e);
+    workspace_set_state_locked(ws, WS_FAILED);
+    sweeper_arm_locked(ws);
+}
+
+static void say_failed(struct workspace *ws, const struct err *e)
+{
+    manager_count(ws->manager, "wsmfs_provision_failures_total", 1);
+    progress_end(ws);
+    workspace_event(ws, LOG_LEVEL_WARNING, "failed", e->text);
+}
+
+/* Refused at the door: no back-off, since room may be there at any moment. -EAGAIN: its caller comes
+ * again to wait, and so does whoever waits already. */
+static int attempt_refuse(struct attempt *a, const struct err *e)
+{
+    struct workspace *ws = a->ws;
+    bool closing, again = e->code == -EAGAIN;
+    struct list out;
+
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    ws->attempt = NULL;
+    closing = ws->closing != NULL;
+    if (!closing) {
+        workspace_fail_locked(ws, again ? NULL : e);
+        workspace_set_state_locked(ws, WS_ABSENT);
+        waiters_take(ws->manager, &ws->waiters, again ? 0 : e->code, &out);
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (closing)
+        closing_go_on(ws);
+    else if (!again)
+        say_failed(ws, e);
+    waiters_wake(ws->manager, &out);
+    attempt_unref(a);
+    return e->code;
+}
+
+static void task_inside(struct task *t)
+{
+    attempt_inside(container_of(t, struct attempt, task));
+}
+
+static void task_sandbox(struct task *t);
+
+/* On a thread that may hang, under the time limit. */
+static void go_behind(struct attempt *a, void (*run)(struct task *t))
+{
+    attempt_arm(a);
+    a->task.run = run;
+    pool_add(a->ws->manager->provisioners, &a->task);
+}
+
+/* Admitted: with host files on this thread, else on one that may hang. */
+static void attempt_go(struct attempt *a)
+{
+    struct manager *m = a->ws->manager;
+
+    workspace_event(a->ws, LOG_LEVEL_DEBUG, "provisioning", NULL);
+    pthread_mutex_lock(&a->ws->lock);
+    a->inside = true;
+    pthread_mutex_unlock(&a->ws->lock);
+    if (a->files_open)
+        go_behind(a, task_sandbox);
+    else if (m->backend->files_wait)
+        go_behind(a, task_inside);
+    else
+        attempt_inside(a);
+}
+
+int attempt_start(struct attempt *a, struct err *e)
+{
+    struct err own;
+    int r;
+
+    err_clear(&own);
+    r = a->files_open ? 0 : admit(a, &own);
+    if (r == 0)
+        attempt_go(a);
+    if (r >= 0) /* MANAGER_WAIT: queued under the time limit; it may be gone by now */
+        return 0;
+    own.code = r;
+    if (e)
+        *e = own;
+    return attempt_refuse(a, &own);
+}
+
+void attempt_adopt(struct workspace *ws, int64_t created_ms, int64_t last_access_ms)
+{
+    struct attempt *a = NULL;
+
+    pthread_mutex_lock(&ws->lock);
+    if (workspace_state(ws) == WS_ABSENT)
+        a = attempt_begin_locked(ws);
+    pthread_mutex_unlock(&ws->lock);
+    if (!a)
+        return;
+    a->created_ms = created_ms;
+    a->last_access_ms = last_access_ms;
+    live_add(ws);
+    attempt_go(a);
+}
+
+/* ── inside the backend ──────────────────────────────────────────────────────────────────── */
+
+/* ws->lock held: clocks of a workspace that has just become usable. */
+static void start_clocks_locked(struct workspace *ws, const struct attempt *a)
+{
+    int64_t now_ns = clock_ns(), now_ms = wall_ms();
+    int64_t age_ms = a->created_ms ? now_ms - a->created_ms : 0;
+    int64_t idle_ms = a->last_access_ms ? now_ms - a->last_access_ms : 0;
+
+    atomic_store(&ws->created_ms, now_ms - (age_ms > 0 ? age_ms : 0));
+    ws->created_ns = now_ns - (age_ms > 0 ? age_ms : 0) * NS_PER_MS;
+    atomic_store(&ws->last_access_ns, now_ns - (idle_ms > 0 ? idle_ms : 0) * NS_PER_MS);
+}
+
+/* ws->lock held: the files are there; callers may come in. */
+static void open_gate_locked(struct workspace *ws, struct attempt *a, int fd)
+{
+    ws->files_fd = fd;
+    start_clocks_locked(ws, a);
+    atomic_fetch_or_explicit(&ws->gate, GATE_OPEN, memory_order_release);
+}
+
+/* ws->lock held. */
+static void ready_locked(struct workspace *ws)
+{
+    ws->backoff_ns = 0;
+    atomic_store(&ws->has_files, true);
+    workspace_fail_locked(ws, NULL);
+    workspace_set_state_locked(ws, WS_READY);
+    sweeper_arm_locked(ws);
+}
+
+static void say_ready(struct attempt *a)
+{
+    struct workspace *ws = a->ws;
+
+    metrics_provisioned(ws->manager, a->start_ns);
+    workspace_store(ws);
+    progress_end(ws);
+    workspace_event(ws, LOG_LEVEL_INFO, "ready", a->created_ms ? "taken over" : NULL);
+}
+
+/* A time limit was over, or a close had given up on it: what came after all is released again. */
+static void end_stale(struct attempt *a, const struct err *how, int fd)
+{
+    struct workspace *ws = a->ws;
+    struct manager *m = ws->manager;
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    struct err e;
+
+    if (fd >= 0)
+        close(fd);
+    workspace_describe(ws, &w, dir);
+    if (how->code == 0 && m->backend->close && m->backend->close(m->backend_state, &w, &e) < 0)
+        workspace_event(ws, LOG_LEVEL_WARNING, "failed", e.text);
+    if (!a->files_open)
+        live_remove(ws);
+    pthread_mutex_lock(&ws->lock);
+    ws->stale = NULL;
+    pthread_mutex_unlock(&ws->lock);
+}
+
+/* What has become of an attempt while it was inside. */
+enum fate { FATE_WANTED, FATE_STALE, FATE_CLOSING };
+
+/* ws->lock held: the workspace takes over the result, in the way its present state asks for. */
+static enum fate settle_locked(struct attempt *a, int fd, const struct err *e, struct list *out)
+{
+    struct workspace *ws = a->ws;
+
+    if (ws->stale == a)
+        return FATE_STALE;
+    ws->attempt = NULL;
+    if (ws->closing) {
+        if (!a->files_open)
+            ws->files_fd = fd < 0 ? -1 : fd;
+        return FATE_CLOSING;
+    }
+    if (e->code == 0 && !a->files_open)
+        open_gate_locked(ws, a, fd);
+    if (e->code == 0)
+        ready_locked(ws);
+    else
+        fail_locked(ws, e);
+    waiters_take(ws->manager, &ws->waiters, e->code, out);
+    return FATE_WANTED;
+}
+
+static void attempt_end(struct attempt *a, int fd, const struct err *e)
+{
+    struct workspace *ws = a->ws;
+    struct list out;
+    enum fate fate;
+
+    list_init(&out);
+    if (e->code < 0 && !a->files_open) /* while nobody can begin another one */
+        live_remove(ws);
+    pthread_mutex_lock(&ws->lock);
+    fate = settle_locked(a, fd, e, &out);
+    pthread_mutex_unlock(&ws->lock);
+    if (fate == FATE_STALE)
+        end_stale(a, e, fd);
+    else if (fate == FATE_CLOSING)
+        closing_go_on(ws);
+    else if (e->code == 0)
+        say_ready(a);
+    else
+        say_failed(ws, e);
+    waiters_wake(ws->manager, &out);
+    attempt_unref(a);
+}
+
+static int provision(struct attempt *a, const struct backend_workspace *w, struct err *e)
+{
+    struct manager *m = a->ws->manager;
+    int r = 0;
+
+    if (atomic_load(&a->cancelled))
+        return err_set(e, -ECANCELED, "closed while it was being provisioned");
+    if (m->backend->provision)
+        r = m->backend->provision(m->backend_state, w, &a->progress, e);
+    return r;
+}
+
+/* Remote files: the sandbox first, then they can be opened. */
+static int inside_remote(struct attempt *a, const struct backend_workspace *w, struct err *e)
+{
+    struct manager *m = a->ws->manager;
+    int r = provision(a, w, e);
+
+    return r < 0 ? r : m->backend->files_open(m->backend_state, w, e);
+}
+
+/* A failure always has an errno and a sentence; -EAGAIN has a meaning of its own here. */
+static void complete(struct err *e, int r)
+{
+    if (e->code == 0)
+        err_sys(e, r, "provisioning failed");
+    if (e->code == -EAGAIN)
+        e->code = -EIO;
+}
+
+/* The sandbox of host files that are in use already. */
+static void task_sandbox(struct task *t)
+{
+    struct attempt *a = container_of(t, struct attempt, task);
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    struct err e;
+
+    err_clear(&e);
+    workspace_describe(a->ws, &w, dir);
+    int r = provision(a, &w, &e);
+    if (r < 0)
+        complete(&e, r);
+    attempt_end(a, -1, &e);
+}
+
+/* Host files are open: their callers wait for nothing, the sandbox is made behind them. False:
+ * there is no sandbox to make, or the attempt is no longer wanted. */
+static bool go_on_behind(struct attempt *a, int fd)
+{
+    struct workspace *ws = a->ws;
+    struct manager *m = ws->manager;
+    struct list out;
+
+    if (m->backend->files_wait || !m->backend->provision || m->config->provision != PROVISION_ACCESS)
+        return false;
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    if (!ws->closing && ws->attempt == a) {
+        open_gate_locked(ws, a, fd);
+        a->files_open = true;
+        waiters_take(m, &ws->waiters, 0, &out);
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (!a->files_open)
+        return false;
+    waiters_wake(m, &out);
+    go_behind(a, task_sandbox);
+    return true;
+}
+
+static void attempt_inside(struct attempt *a)
+{
+    struct manager *m = a->ws->manager;
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    struct err e;
+    int fd;
+
+    err_clear(&e);
+    workspace_describe(a->ws, &w, dir);
+    if (m->backend->files_wait)
+        fd = inside_remote(a, &w, &e);
+    else
+        fd = m->backend->files_open(m->backend_state, &w, &e);
+    if (fd < 0)
+        complete(&e, fd);
+    if (fd < 0 || !go_on_behind(a, fd))
+        attempt_end(a, fd, &e);
+}
+
+/* ── time limit and cancelling ───────────────────────────────────────────────────────────── */
+
+struct attempt *attempt_cancel_locked(struct workspace *ws)
+{
+    struct attempt *a = ws->attempt;
+    struct manager *m = ws->manager;
+
+    atomic_store(&a->cancelled, true);
+    if (!a->inside && admit_cancel(a)) {
+        ws->attempt = NULL;
+        return a;
+    }
+    if (m->backend->provision)
+        timer_set(m->timers, &a->timer, clock_ns() + m->config->grace_s * NS_PER_S);
+    return NULL;
+}
+
+static void set_timeout_text(struct workspace *ws, struct err *e)
+{
+    if (ws->closing)
+        err_set(e, -ETIMEDOUT, "the provisioning that was under way does not end; what it makes will be released");
+    else
+        err_set(e, -ETIMEDOUT,
+                "provisioning took longer than provision_timeout (%lld s); it is being given up, and the "
+                "next try begins when it has ended",
+                (long long)ws->manager->config->provision_timeout_s);
+}
+
+/* ws->lock held: the thread inside is on its own from now on. False: it has ended meanwhile. */
+static bool time_out_locked(struct attempt *a, struct err *e, struct list *out)
+{
+    struct workspace *ws = a->ws;
+
+    if (ws->attempt != a)
+        return false;
+    set_timeout_text(ws, e);
+    atomic_store(&a->cancelled, true);
+    ws->attempt = NULL;
+    ws->stale = a;
+    if (ws->closing)
+        closing_abandon_locked(ws, e->code, out);
+    fail_locked(ws, e);
+    waiters_take(ws->manager, &ws->waiters, e->code, out);
+    return true;
+}
+
+static void task_late(struct task *t)
+{
+    struct attempt *a = container_of(t, struct attempt, late);
+    struct workspace *ws = a->ws;
+    struct list out;
+    struct err e;
+    bool late;
+
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    late = time_out_locked(a, &e, &out);
+    pthread_mutex_unlock(&ws->lock);
+    if (late)
+        say_failed(ws, &e);
+    waiters_wake(ws->manager, &out);
+    attempt_unref(a);
+}
+
+static void task_no_room(struct task *t)
+{
+    struct attempt *a = container_of(t, struct attempt, late);
+    struct err e;
+
+    err_set(&e, -ETIMEDOUT, "no room was made within provision_timeout (%lld s)",
+            (long long)a->ws->manager->config->provision_timeout_s);
+    attempt_refuse(a, &e);
+}
+
+/* On the timer's thread, which must not be held up: the work is done on the pool. */
+static void attempt_fire(struct timer *t)
+{
+    struct attempt *a = container_of(t, struct attempt, timer);
+    struct manager *m = a->ws->manager;
+    bool late = false;
+
+    pthread_mutex_lock(&a->ws->lock);
+    if (a->ws->attempt == a && a->inside) {
+        late = true;
+        a->late.run = task_late;
+        atomic_fetch_add(&a->refs, 1);
+    } else if (a->ws->attempt == a && admit_cancel(a)) {
+        late = true;
+        a->late.run = task_no_room;
+    }
+    pthread_mutex_unlock(&a->ws->lock);
+    if (late)
+        pool_add(m->pool, &a->late);
+}

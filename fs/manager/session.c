@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sessions: which workspace they have, and the way in. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/manager/internal.h"
+
+struct workspace *session_workspace(struct place *session)
+{
+    scoped_lock(&session->manager->names_lock);
+    struct workspace *ws = session_of(session)->ws;
+
+    workspace_ref(ws);
+    return ws;
+}
+
+int session_know(struct session *s)
+{
+    struct node *n = &s->node;
+
+    if (atomic_load_explicit(&n->known, memory_order_acquire))
+        return 0;
+    scoped_lock(&n->pub.manager->names_lock);
+    if (!node_attached_locked(n))
+        return -ENOENT;
+    node_know_locked(n, true);
+    return 0;
+}
+
+int session_enter(struct place *session, struct waiter *w, struct workspace **out, struct err *e)
+{
+    struct workspace *ws;
+    int r = session_know(session_of(session));
+
+    if (r < 0)
+        return err_set(e, r, "this session was forgotten: open its directory again");
+    ws = session_workspace(session);
+    r = workspace_enter(ws, w, e);
+    if (r == 0)
+        *out = ws;
+    else
+        workspace_unref(ws);
+    return r;
+}
+
+struct workspace *session_switch_locked(struct session *s, struct workspace *ws, bool bound)
+{
+    struct workspace *old = s->ws;
+
+    list_remove(&s->in_ws);
+    s->ws = ws;
+    list_append(&ws->sessions, &s->in_ws);
+    s->bound = bound;
+    s->bound_ms = wall_ms();
+    return old;
+}
+
+static struct failure *failure_new(const struct err *e)
+{
+    struct failure *f;
+
+    if (!e || e->code == 0)
+        return NULL;
+    f = malloc(sizeof(*f) + strlen(e->text) + 1);
+    if (!f)
+        return NULL;
+    f->code = e->code;
+    f->when_ms = wall_ms();
+    strcpy(f->text, e->text);
+    return f;
+}
+
+void session_fail(struct session *s, const struct err *e)
+{
+    struct failure *f = failure_new(e), *old;
+
+    pthread_mutex_lock(&s->node.pub.manager->names_lock);
+    old = s->failure;
+    s->failure = f;
+    pthread_mutex_unlock(&s->node.pub.manager->names_lock);
+    free(old);
+}
+
+void session_set_error(struct place *session, const struct err *e)
+{
+    session_fail(session_of(session), e);
+}
+
+void workspace_fail_locked(struct workspace *ws, const struct err *e)
+{
+    free(ws->failure);
+    ws->failure = failure_new(e);
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the kernel has to forget when something other than a request of its own changed the tree. */
+#include <string.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/hostdir/coherence.h"
+#include "fs/hostdir/hostdir.h"
+#include "fs/tree/tree.h"
+
+/* Every name that the kernel may know in a session's directory. nodes.lock held. */
+static void notice_children(struct notices *ns, struct dir_node *d)
+{
+    list_for_each(l, &d->hi->children)
+        notices_entry(ns, d->n.id, container_of(l, struct hinode, siblings)->name);
+    notices_inode(ns, d->n.id, false);
+}
+
+void tree_rebound(struct place *session, void *arg)
+{
+    struct fs *fs = arg;
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    struct node *n = nodes_find(&fs->nodes, NODE_SESSION, session, NULL, NULL, NULL);
+    struct dir_node *d = n ? container_of(n, struct dir_node, n) : NULL;
+    if (d && d->hi) {
+        notice_children(&ns, d);
+        list_remove(&d->alias);
+        hinode_unref(fs, &d->hi->h);
+        d->hi = NULL;
+    }
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
+/* The node of a place's parent in one of the two trees; 0 when the kernel does not know it. */
+static uint64_t parent_id(struct fs *fs, struct place *p, bool mirror)
+{
+    if (p->parent->level == PLACE_ROOT && !mirror)
+        return FUSE_ROOT_ID;
+    enum node_kind kind = mirror ? NODE_MIRROR : NODE_PLACE;
+    struct node *n = nodes_find(&fs->nodes, kind, p->parent, NULL, NULL, NULL);
+    return n ? n->id : 0;
+}
+
+void tree_forgotten(struct place *p, void *arg)
+{
+    struct fs *fs = arg;
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    for (int mirror = 0; mirror < 2; mirror++) {
+        uint64_t id = parent_id(fs, p, mirror);
+        if (id)
+            notices_entry(&ns, id, p->name);
+    }
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
+void hostdir_emptied(struct workspace *ws, void *arg)
+{
+    struct fs *fs = arg;
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    struct hostdir *hd = *workspace_fs_data(ws);
+    if (hd) {
+        hd->dead = true;
+        list_for_each_safe(l, &hd->root.aliases) {
+            struct dir_node *d = container_of(l, struct dir_node, alias);
+            notice_children(&ns, d);
+            list_remove(&d->alias);
+            d->hi = NULL;
+            hinode_unref(fs, &hd->root.h);
+        }
+        hostdir_detach(fs, hd);
+    }
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
+void hostdir_expire(struct workspace *ws, void *arg)
+{
+    struct fs *fs = arg;
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    struct hostdir *hd = *workspace_fs_data(ws);
+    if (hd)
+        list_for_each(l, &hd->root.aliases) {
+            struct dir_node *d = container_of(l, struct dir_node, alias);
+            list_for_each(c, &hd->root.children)
+                notices_entry(&ns, d->n.id, container_of(c, struct hinode, siblings)->name);
+        }
+    hinodes_unlock(fs);
+    coherence_expire(fs, &ns);
+}
+
+/* Names of users are looked up anew, and everybody's owner and mode are asked for. */
+static void notice_node(void *object, void *arg)
+{
+    struct node *n = object;
+    struct notices *ns = arg;
+    switch (n->kind) {
+    case NODE_PLACE:
+    case NODE_MIRROR: {
+        struct place *p = container_of(n, struct place_node, n)->place;
+        if (p->level == PLACE_USER && n->kind == NODE_PLACE)
+            notices_entry(ns, FUSE_ROOT_ID, p->name);
+        notices_inode(ns, n->id, true);
+        break;
+    }
+    case NODE_SESSION:
+    case NODE_CONTROL:
+    case NODE_MANAGER:
+        notices_inode(ns, n->id, true);
+        break;
+    default:
+        break;
+    }
+}
+
+void tree_reloaded(struct fs *fs)
+{
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    idtable_each(fs->nodes.ids, notice_node, &ns);
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting, ending, crashing, upgrading."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from harness import (WSMFS, MountFailed, control, environment, errno_of, in_child, mount_fails, mountinfo, processes_of,
+                     read, run, wait_for, write)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+# ── starting ────────────────────────────────────────────────────────────────────────────────
+
+def test_in_the_background_it_returns_when_the_mount_answers(mount):
+    d = mount.prepare()
+    d.start_background()  # looks at once
+    s = d.session()
+    write(s / 'f', 'x')
+    assert read(s / 'f') == 'x'
+    d.stop()
+    assert not processes_of(d.top + '/')
+
+
+@pytest.mark.parametrize('what', ['no mount point', 'a file', 'bad option', 'bad source'])
+def test_in_the_background_it_fails_loudly_when_it_cannot_mount(mount, what):
+    d = mount.prepare()
+    if what == 'no mount point':
+        os.rmdir(d.mnt)
+    elif what == 'a file':
+        os.rmdir(d.mnt)
+        write(d.mnt, '')
+    elif what == 'bad option':
+        d.opts['nonsense'] = '1'
+    else:
+        d.source = 'nothing-like-it:x'
+    with pytest.raises(MountFailed) as e:
+        d.start_background()
+    code, text = e.value.args
+    assert code in (1, 32)
+    assert text.strip() != ''
+    assert not processes_of(d.top + '/')
+
+
+def test_it_runs_from_any_directory_with_relative_paths(mount):
+    d = mount.prepare()
+    done = subprocess.run([WSMFS, 'local:base', 'mnt', '-o', 'state_dir=state'], cwd=d.top, timeout=60,
+                          capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    try:
+        write(f'{d.mnt}/alice/coder/s1/f', 'x')
+        assert read(f'{d.basedir}/alice/coder/f') == 'x'
+    finally:
+        run('umount', d.mnt)
+        wait_for(lambda: not [p for p in processes_of('local:base') if os.readlink(f'/proc/{p}/exe') == WSMFS] or
+                 not os.path.exists(f'{d.top}/state'), 60)
+
+
+def test_a_second_mount_on_the_same_point_is_refused_or_stacked_never_broken(daemon, mount):
+    write(daemon.session() / 'f', 'x')
+    other = mount.prepare()
+    other.mnt = daemon.mnt
+    code, text = mount_fails_or_none(other)
+    if code is not None:
+        assert daemon.mnt in text
+    assert read(daemon.session() / 'f') == 'x' or code is None
+
+
+def mount_fails_or_none(d):
+    done = subprocess.run(d.command(), timeout=60, capture_output=True, text=True, env=environment(), check=False)
+    if done.returncode == 0:
+        run('umount', d.mnt)
+        wait_for(lambda: not processes_of(d.top + '/'))
+        return None, ''
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_check_and_version_and_help_say_what_is_asked(mount):
+    assert run(WSMFS, '--version').startswith('wsmfs')
+    assert 'isolation' in run(WSMFS, '--help')
+    text = run(WSMFS, '--check', check=False)
+    assert 'fuse' in text.lower()
+
+
+def test_a_mount_over_a_directory_with_files_shows_the_mount(mount):
+    d = mount.prepare()
+    write(f'{d.mnt}/hidden', 'x')
+    d.start()
+    assert os.listdir(d.mnt) == []
+    d.stop()
+    assert read(f'{d.mnt}/hidden') == 'x'
+
+
+# ── ending ──────────────────────────────────────────────────────────────────────────────────
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unmounts_and_ends_it(daemon, s, number):
+    write(s / 'f', 'x')
+    daemon.stop(by=number)
+    assert not mountinfo(daemon.mnt)
+    assert read(f'{daemon.basedir}/alice/coder/f') == 'x'
+
+
+def test_an_unmount_closes_every_workspace_in_parallel(mount):
+    remote = mount.test_backend()
+    control(remote, 'default', 'close_delay_ms 1500')
+    sessions = [remote.session(f'alice/a{i}/s').use() for i in range(12)]
+    ids = {s.id() for s in sessions}
+    start = time.monotonic()
+    remote.stop()
+    assert time.monotonic() - start < 12 * 1.5
+    closed = {line.split()[1] for line in read(f'{remote.top}/control/log').splitlines() if line.startswith('close ')}
+    assert closed == ids
+
+
+def test_a_close_that_hangs_ends_with_shutdown_timeout_and_is_told(mount):
+    remote = mount.test_backend(shutdown_timeout='2s')
+    remote.expect('clos')
+    s = remote.session().use()
+    control(remote, s.id(), 'close_delay_ms 600000')
+    start = time.monotonic()
+    os.kill(remote.pid, signal.SIGTERM)
+    remote.proc.wait(60)
+    assert time.monotonic() - start < 40
+    assert s.names.split('/', maxsplit=1)[0] in remote.log()
+
+
+def test_with_keep_on_exit_nothing_is_closed(mount):
+    remote = mount.test_backend(keep_on_exit=True)
+    remote.session().use()
+    remote.stop()
+    assert 'close ' not in read(f'{remote.top}/control/log')
+
+
+def test_a_lazy_unmount_lets_open_files_finish(daemon, s):
+    with open(s / 'f', 'w', encoding='utf-8') as f:
+        f.write('1')
+        f.flush()
+        run('umount', '-l', daemon.mnt)
+        assert not mountinfo(daemon.mnt)
+        f.write('2')
+    daemon.proc.wait(60)
+    assert daemon.proc.returncode == 0
+    assert read(f'{daemon.basedir}/alice/coder/f') == '12'
+
+
+def test_a_mount_that_ends_under_open_files_and_working_directories_ends(daemon, s):
+    s.use()
+    with open(s / 'f', 'w', encoding='utf-8') as f:
+        f.write('1')
+        f.flush()
+        os.kill(daemon.pid, signal.SIGTERM)
+        daemon.proc.wait(90)
+        assert daemon.proc.returncode == 0
+        assert errno_of(lambda: (f.write('2'), f.flush())) in ('ENOTCONN', 'ECONNABORTED', 'EIO', None)
+        try:
+            f.close()
+        except OSError:
+            pass
+    assert read(f'{daemon.basedir}/alice/coder/f').startswith('1')
+
+
+# ── crash ───────────────────────────────────────────────────────────────────────────────────
+
+def write_until_killed(session, record, seed):
+    """Appends numbered lines to several files, notes on the native disk what fsync has promised."""
+    rng = random.Random(seed)
+    note = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for i in range(1000000):
+            name = f'f{rng.randrange(3)}'
+            fd = os.open(session / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(fd, f'{i} {"x" * rng.randrange(5000)}\n'.encode())
+            if i % 3 == 0:
+                os.fsync(fd)
+                os.write(note, f'{name} {os.fstat(fd).st_size}\n'.encode())
+            os.close(fd)
+            write(session / 'new', str(i))
+            os.rename(session / 'new', session / 'renamed')
+    except OSError:
+        return
+
+
+def crash(daemon, s, record, seed):
+    s.use()
+    write(record, '')
+    writer = daemon.child(lambda: write_until_killed(s, record, seed))
+    n = random.Random(seed).randrange(3, 60)
+    wait_for(lambda: read(record).count('\n') >= n)
+    daemon.kill()
+    writer.result(30)
+    promised = {}
+    for line in read(record).splitlines():
+        name, size = line.split()
+        promised[name] = int(size)
+    assert errno_of(os.stat, daemon.mnt) == 'ENOTCONN'
+    daemon.start()
+    for name, size in promised.items():
+        data = read(s / name)
+        assert len(data) >= size
+        for line in data[:size].splitlines():
+            number, text = line.split(' ')
+            assert number.isdigit() and set(text) <= {'x'}
+    assert read(s / 'renamed').isdigit()
+    for name in promised:
+        os.unlink(s / name)
+
+
+def test_a_kill_in_the_middle_of_writes_loses_nothing_that_was_fsynced(daemon, s, workdir):
+    for seed in range(4):
+        crash(daemon, s, f'{workdir}/record', seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fifty_kills_in_the_middle_of_writes_lose_nothing_that_was_fsynced(daemon, s, workdir):
+    for seed in range(50):
+        crash(daemon, s, f'{workdir}/record', 100 + seed)
+
+
+def test_a_dead_mount_with_a_working_directory_and_open_files_in_it_is_replaced(daemon, s):
+    write(s / 'f', 'x')
+    fd = os.open(s / 'f', os.O_RDONLY)
+    sleeper = daemon.popen('sleep', '600', cwd=s.path)
+    try:
+        daemon.kill()
+        assert errno_of(os.listdir, daemon.mnt) == 'ENOTCONN'
+        daemon.start()
+        assert read(s / 'f') == 'x'
+        assert len(mountinfo(daemon.mnt)) == 1
+    finally:
+        os.close(fd)
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_in_the_background_a_dead_mount_is_replaced_too(daemon, s):
+    write(s / 'f', 'x')
+    daemon.kill()
+    daemon.start_background()
+    assert read(s / 'f') == 'x'
+
+
+def test_after_a_crash_known_names_bindings_and_pins_are_there(daemon, s):
+    os.mkdir(f'{daemon.mnt}/a.b')
+    s.bind('team-7')
+    write(s / 'f', 'x')
+    # Names are written behind; a binding waits until it is stored, and so carries them.
+    other = daemon.session('bob/coder/s1')
+    other.bind('team-8')
+    daemon.kill()
+    daemon.start()
+    assert s.id() == 'team-7' and other.id() == 'team-8'
+    assert read(s / 'f') == 'x'
+
+
+def test_after_a_crash_what_was_live_is_found_and_swept(mount):
+    remote = mount.test_backend(ttl='2s')
+    s = remote.session().use()
+    remote.kill()
+    remote.start()
+    wait_for(lambda: f'close {s.id()}' in read(f'{remote.top}/control/log'), 60)
+    wait_for(lambda: s.state() == 'absent')
+
+
+def test_a_kill_while_provisioning_leaves_a_mount_that_works(mount):
+    remote = mount.test_backend()
+    s = remote.session()
+    control(remote, s.id(), 'hang')
+    caller = remote.child(lambda: errno_of(os.listdir, s.path))
+    s.wait_state('provisioning')
+    remote.kill()
+    assert caller.result(30) in ('ENOTCONN', 'ECONNABORTED')
+    control(remote, s.id())
+    remote.start()
+    assert os.listdir(s.path) == []
+
+
+# ── upgrade ─────────────────────────────────────────────────────────────────────────────────
+
+def detached(daemon, how):
+    if how == 'signal':
+        daemon.stop(by=signal.SIGUSR1, expect_exit=75)
+    else:
+        daemon.end_children()
+        daemon.ctl('detach')
+        daemon.proc.wait(60)
+        daemon.stop(expect_exit=75)
+
+
+@pytest.mark.parametrize('how', ['signal', 'verb'])
+def test_detach_and_start_keep_everything_that_was_live(mount, how):
+    remote = mount.test_backend(ttl='1h')
+    s, pinned, timed = (remote.session(f'alice/{n}/s1').use() for n in ['a', 'b', 'c'])
+    bound = remote.session('alice/d/s1')
+    pinned.ctl('pin')
+    timed.ctl('ttl 600')
+    bound.bind('team-7')
+    bound.use()
+    write(s / 'f', 'x')
+    detached(remote, how)
+    assert 'close ' not in read(f'{remote.top}/control/log')
+    assert not mountinfo(remote.mnt)
+    remote.start()
+    assert [x.state() for x in [s, pinned, timed, bound]] == ['ready'] * 4
+    assert [x.status()['pinned'] for x in [s, pinned]] == [False, True]
+    assert timed.status()['ttl_s'] == 600
+    assert bound.id() == 'team-7'
+    assert read(s / 'f') == 'x'
+
+
+def test_detach_in_the_local_backend_keeps_state_and_clock(mount):
+    daemon = mount(ttl='1h')
+    s = daemon.session().use()
+    s.ctl('pin', 'ttl 700')
+    before = s.status()['last_access']
+    daemon.stop(by=signal.SIGUSR1, expect_exit=75)
+    daemon.start()
+    assert s.state() == 'ready'
+    status = s.status()
+    assert status['pinned'] is True and status['ttl_s'] == 700
+    assert status['last_access'] == before
+
+
+def test_what_was_kept_is_still_swept_at_its_deadline(mount):
+    remote = mount.test_backend(ttl='3s')
+    s = remote.session().use()
+    remote.stop(by=signal.SIGUSR1, expect_exit=75)
+    remote.start()
+    wait_for(lambda: f'close {s.id()}' in read(f'{remote.top}/control/log'), 60)
+
+
+def test_a_program_that_ends_normally_forgets_what_was_live_and_keeps_pins(mount):
+    daemon = mount()
+    s = daemon.session().use()
+    s.ctl('pin')
+    daemon.restart()
+    assert s.state() == 'absent'
+
+
+def test_a_start_waits_for_an_instance_that_is_still_closing(mount):
+    remote = mount.test_backend()
+    remote.expect('wait|clos')
+    s = remote.session().use()
+    control(remote, s.id(), 'close_delay_ms 3000')
+    first = remote.proc
+    os.kill(remote.pid, signal.SIGTERM)
+    wait_for(lambda: not mountinfo(remote.mnt))
+    assert first.poll() is None
+    remote.start()
+    assert first.wait(30) == 0
+    assert os.listdir(s.path) == []
+
+
+# ── reload ──────────────────────────────────────────────────────────────────────────────────
+
+def reload(daemon, how):
+    if how == 'verb':
+        daemon.ctl('reload')
+    else:
+        os.kill(daemon.pid, signal.SIGHUP)
+
+
+def effective(daemon, key):
+    for line in read(f'{daemon.mnt}/.wsm/config').splitlines():
+        if line.replace(' ', '').startswith(key + '='):
+            return line.split('=', 1)[1].strip()
+    return None
+
+
+@pytest.mark.parametrize('how', ['verb', 'signal'])
+def test_reload_takes_over_ttl_users_and_log_level(mount, how):
+    daemon = mount(config='[mount]\nttl = 1h\n')
+    write(daemon.opts['config'], '[mount]\nttl = 30m\nusers = listed\nlog_level = debug\n[user alice]\n')
+    reload(daemon, how)
+    wait_for(lambda: errno_of(os.stat, f'{daemon.mnt}/carol') == 'ENOENT')
+    assert daemon.session().use().status()['ttl_s'] == 1800
+    assert effective(daemon, 'log_level') == 'debug'
+
+
+@pytest.mark.parametrize('how', ['verb', 'signal'])
+def test_reload_of_a_bad_file_changes_nothing_and_says_why(mount, how):
+    daemon = mount(config='[mount]\nttl = 1h\n')
+    daemon.expect('nonsense')
+    write(daemon.opts['config'], '[mount]\nttl = 30m\nnonsense = 1\n')
+    if how == 'verb':
+        assert errno_of(daemon.ctl, 'reload') == 'EINVAL'
+    else:
+        reload(daemon, how)
+        wait_for(lambda: 'nonsense' in daemon.log())
+    assert daemon.session().use().status()['ttl_s'] == 3600
+
+
+def test_reload_names_what_needs_a_new_start(mount):
+    daemon = mount(config='[mount]\nttl = 1h\n')
+    daemon.expect('isolation')
+    write(daemon.opts['config'], '[mount]\nisolation = per_user\nttl = 30m\n')
+    errno_of(daemon.ctl, 'reload')
+    wait_for(lambda: 'isolation' in daemon.log())
+    assert effective(daemon, 'isolation') == 'per_agent'
+    assert daemon.session().use().status()['ttl_s'] == 1800
+
+
+def test_the_command_line_wins_over_the_file(mount):
+    daemon = mount(ttl='10m', config='[mount]\nttl = 1h\nisolation = per_user\n')
+    assert daemon.session().use().status()['ttl_s'] == 600
+    assert effective(daemon, 'isolation') == 'per_user'
+
+
+# ── two mounts ──────────────────────────────────────────────────────────────────────────────
+
+def test_two_mounts_with_state_directories_of_their_own_share_a_base_directory(daemon, mount):
+    other = mount.prepare(source=daemon.source)
+    other.start()
+    a, b = daemon.session(), other.session()
+    write(a / 'f', '1')
+    assert a.id() == b.id()
+    assert read(b / 'f') == '1'
+    write(b / 'f', '22')
+    wait_for(lambda: read(a / 'f') == '22', 20)
+    write(b / 'new', 'x')
+    wait_for(lambda: os.path.exists(a / 'new'), 20)
+    b.ctl('close')
+    assert read(a / 'f') == '22'
+
+
+def test_a_second_mount_with_the_same_state_directory_is_refused_by_name(daemon, mount):
+    other = mount.prepare(source=daemon.source)
+    other.opts['state_dir'] = daemon.opts['state_dir']
+    code, text = mount_fails(other)
+    assert code in (1, 32)
+    assert daemon.mnt in text and str(daemon.pid) in text
+    write(daemon.session() / 'f', 'x')
+
+
+# ── others ──────────────────────────────────────────────────────────────────────────────────
+
+def test_notify_socket_is_told_when_the_mount_answers(mount):
+    d = mount.prepare()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(f'{d.top}/notify')
+        sock.settimeout(60)
+        d.extra_env = {'NOTIFY_SOCKET': f'{d.top}/notify'}
+        d.start(wait=False)
+        while b'READY=1' not in sock.recv(4096):
+            pass
+        d.check_answers()
+        d.stop(by=signal.SIGTERM)
+        sock.settimeout(5)
+        assert b'STOPPING=1' in sock.recv(4096)
+
+
+def test_it_mounts_by_mount_8_and_is_unmounted_by_umount(mount):
+    helper = f'{os.path.dirname(os.path.dirname(WSMFS))}/mount-helpers/mount.wsmfs'
+    source_helper = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+                                 'mount-helpers/mount.wsmfs')
+    d = mount.prepare()
+    env = environment() | {'PATH': os.path.dirname(WSMFS) + ':' + os.environ['PATH']}
+    run(helper if os.path.exists(helper) else source_helper, d.source, d.mnt, '-o',
+        f'rw,nofail,_netdev,x-systemd.automount,state_dir={d.top}/state', env=env)
+    try:
+        write(d.session() / 'f', 'x')
+    finally:
+        run('umount', d.mnt)
+        wait_for(lambda: not processes_of(d.top + '/'), 60)
+
+
+def test_the_log_has_a_line_an_event_with_its_fields(daemon, s):
+    s.use()
+    s.ctl('close')
+    wait_for(lambda: [l for l in daemon.log().splitlines()
+                      if 'user=alice' in l and 'session=s1' in l and f'id={s.id()}' in l])
+
+
+def test_no_name_can_forge_a_line_of_the_log(mount):
+    daemon = mount(names='any', log_level='debug')
+    s = daemon.session('alice/x\u2028wsmfs: error: forged/s user=root')
+    write(s / 'f', 'x')
+    s.ctl('close')
+    assert not [l for l in daemon.log().split('\n') if l.startswith('wsmfs: error')]
+
+
+def test_what_the_daemon_holds_open_does_not_grow_with_use(daemon, s):
+    def use(n):
+        for i in range(n):
+            write(s / 'f', str(i))
+            os.listdir(s.path)
+            read(f'{s.inner}/status')
+            s.ctl('touch')
+            os.unlink(s / 'f')
+        s.ctl('close')
+        os.listdir(s.path)
+    in_child(lambda: use(20))
+    before = daemon.descriptors()
+    in_child(lambda: use(300), 120)
+    wait_for(lambda: daemon.descriptors() <= before + 3)

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/unit/manager_fixture.h"
+
+static bool known(struct fixture *f, const char *user, const char *agent, const char *session)
+{
+    struct place *s = session_at(f, user, agent, session);
+    size_t n = count_known(s->parent);
+    struct err e;
+    bool was = place_forget(s->parent, session, &e) == 0 && count_known(s->parent) < n;
+
+    place_unref(s);
+    return was;
+}
+
+static void known_names_pins_and_ttls_survive(void **state)
+{
+    struct fixture *f = fixture_new(&local_backend, "isolation=per_session");
+    struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "alice", "coder", "s2"), *p;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "pin", &e), 0);
+    assert_int_equal(verb(s, "ttl 10m", &e), 0);
+    assert_int_equal(verb(t, "touch", &e), 0);
+    assert_int_equal(place_make(s->parent, "made.one", &p, &e), 0);
+    place_unref(p);
+    assert_int_equal(place_make(manager_root(f->m), "empty.user", &p, &e), 0);
+    place_unref(p);
+    place_unref(s);
+    place_unref(t);
+    fixture_reopen(f);
+    s = session_at(f, "alice", "coder", "s1");
+    assert_non_null(strstr(text_of(session_text_status, s), "\"ttl_s\":600,"));
+    assert_non_null(strstr(text_of(session_text_status, s), "\"pinned\":true"));
+    assert_int_equal(count_known(s->parent), 3);
+    assert_int_equal(count_known(manager_root(f->m)), 2);
+    assert_int_equal(verb(s, "unpin", &e), 0);
+    assert_int_equal(verb(s, "ttl default", &e), 0);
+    place_unref(s);
+    assert_true(known(f, "alice", "coder", "s2"));
+    fixture_reopen(f);
+    s = session_at(f, "alice", "coder", "s1");
+    assert_non_null(strstr(text_of(session_text_status, s), "\"pinned\":false"));
+    assert_non_null(strstr(text_of(session_text_status, s), "\"ttl_s\":3600,"));
+    assert_int_equal(count_known(s->parent), 2); /* s2 was forgotten */
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void what_was_live_is_live_again_after_a_detach(void **state)
+{
+    const struct backend *const backends[] = { &local_backend, &fake_remote, &fake_host };
+
+    (void)state;
+    for (size_t b = 0; b < array_size(backends); b++) {
+        struct fixture *f = fixture_new(backends[b], "isolation=per_agent");
+        struct place *s = session_at(f, "alice", "coder", "s1");
+        char created[64] = "";
+        assert_int_equal(visit(s), 0);
+        wait_until(strcmp(state_of(s), "ready") == 0);
+        sscanf(strstr(text_of(session_text_status, s), "\"created\":"), "\"created\":\"%63[^\"]", created);
+        place_unref(s);
+        assert_int_equal(fixture_close(f, true), 0);
+        assert_int_equal(atomic_load(&fake.closes), 0);
+        fixture_open(f);
+        s = session_at(f, "alice", "coder", "s1");
+        wait_until(strcmp(state_of(s), "ready") == 0);
+        char again[64] = "";
+        sscanf(strstr(text_of(session_text_status, s), "\"created\":"), "\"created\":\"%63[^\"]", again);
+        again[19] = created[19] = '\0'; /* seconds are enough: the clocks were converted */
+        assert_string_equal(again, created);
+        assert_int_equal(verb(s, "close", &(struct err){ 0 }), 0);
+        place_unref(s);
+        fixture_reopen(f);
+        s = session_at(f, "alice", "coder", "s1");
+        assert_string_equal(state_of(s), "absent");
+        place_unref(s);
+        fixture_free(f);
+    }
+}
+
+static void keep_on_exit_keeps_and_an_ordinary_end_closes(void **state)
+{
+    struct fixture *f = fixture_new(&fake_remote, "isolation=per_agent,keep_on_exit");
+
+    (void)state;
+    assert_int_equal(visit_name(f, "alice", "coder", "s1"), 0);
+    assert_int_equal(fixture_close(f, false), 0);
+    assert_int_equal(atomic_load(&fake.closes), 0);
+    f->config->keep_on_exit = false;
+    fixture_open(f);
+    assert_int_equal(visit_name(f, "alice", "coder", "s1"), 0);
+    assert_int_equal(fixture_close(f, false), 0);
+    assert_int_equal(atomic_load(&fake.closes), 1);
+    fixture_open(f);
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    assert_string_equal(state_of(s), "absent");
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void idle_time_goes_on_over_a_restart(void **state)
+{
+    struct fixture *f = fixture_new(&local_backend, "isolation=per_agent,ttl=1h");
+    struct place *s = session_at(f, "alice", "coder", "s1");
+
+    (void)state;
+    assert_int_equal(visit(s), 0);
+    place_unref(s);
+    usleep(1200000);
+    fixture_close(f, true);
+    f->config->ttl_s = 1; /* its deadline has passed while nobody looked */
+    fixture_open(f);
+    s = session_at(f, "alice", "coder", "s1");
+    wait_until(has_event(f, "evicted", id_of(s)));
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void a_shutdown_closes_in_parallel_and_names_what_does_not_end(void **state)
+{
+    struct fixture *f = fixture_new(&fake_remote, "isolation=per_session,shutdown_timeout=1");
+    const struct caller who = { .uid = 0 };
+    struct err e;
+
+    (void)state;
+    struct place *s = session_at(f, "hard", "coder", "s1");
+    for (int i = 0; i < 20; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "s%d", i);
+        assert_int_equal(visit_name(f, "alice", "coder", name), 0);
+    }
+    assert_int_equal(session_verb(s, &who, "provision nowait", NULL, &e), 0);
+    fake_wait_hanging(1);
+    place_unref(s);
+    assert_int_equal(manager_shutdown(f->m, false), 1);
+    assert_int_equal(atomic_load(&fake.closes), 20);
+    fake_release(true); /* now it ends, and its late success is closed */
+    wait_until(atomic_load(&fake.closes) == 21);
+    usleep(50000);
+    manager_destroy(f->m);
+    f->m = NULL;
+    fixture_free(f);
+}
+
+/* ── killed ──────────────────────────────────────────────────────────────────────────────── */
+
+/* What the process that will be killed does; all of it is acknowledged before. */
+static void do_and_hang(struct fixture *f)
+{
+    struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "alice", "coder", "s2"),
+                 *u = session_at(f, "bob", "coder", "s1");
+    struct err e;
+
+    assert_int_equal(visit(t), 0);
+    assert_int_equal(bind_as(s, 1001, "team", &e), 0);
+    assert_int_equal(verb(t, "pin", &e), 0);
+    assert_int_equal(verb(t, "ttl 2h", &e), 0);
+    assert_int_equal(verb(u, "fresh", &e), 0);
+}
+
+static void what_was_acknowledged_survives_being_killed(void **state)
+{
+    struct fixture *f = malloc(sizeof(*f));
+    char dir[PATH_MAX];
+    int  pipes[2], status;
+
+    (void)state;
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct fixture *own = fixture_new(&local_backend, "isolation=per_session");
+        do_and_hang(own);
+        if (write(pipes[1], own->dir, sizeof(own->dir)) != sizeof(own->dir))
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    assert_int_equal(read(pipes[0], dir, sizeof(dir)), sizeof(dir));
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    fixture_prepare(f, &local_backend, "isolation=per_session");
+    rmdir(f->dir);
+    memcpy(f->dir, dir, sizeof(f->dir));
+    snprintf(f->base, sizeof(f->base), "%s/base", f->dir);
+    free(f->config->basedir);
+    f->config->basedir = strdup(f->base);
+    free(f->config->state_dir);
+    f->config->state_dir = malloc(PATH_MAX + 8);
+    snprintf(f->config->state_dir, PATH_MAX + 8, "%s/state", f->dir);
+    fixture_open(f);
+    struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "alice", "coder", "s2"),
+                 *u = session_at(f, "bob", "coder", "s1");
+    assert_string_equal(id_of(s), "team");
+    assert_string_equal(state_of(t), "ready"); /* taken over */
+    assert_non_null(strstr(text_of(session_text_status, t), "\"pinned\":true"));
+    assert_non_null(strstr(text_of(session_text_status, t), "\"ttl_s\":7200,"));
+    assert_int_equal(strlen(id_of(u)), ID_MINTED_DIGITS);
+    assert_int_equal(count_known(s->parent), 2);
+    place_unref(s);
+    place_unref(t);
+    place_unref(u);
+    close(pipes[0]);
+    close(pipes[1]);
+    fixture_free(f);
+}
+
+/* ── what a backend finds ────────────────────────────────────────────────────────────────── */
+
+static int list_two(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+{
+    (void)state;
+    (void)e;
+    found(&(struct backend_found){ "051163a4d79ca941", "alice", "coder", "" }, arg);
+    found(&(struct backend_found){ "0123456789abcdef", "alice", "coder", "" }, arg); /* no such names give it */
+    found(&(struct backend_found){ "lost", "alice", "", "" }, arg);
+    found(&(struct backend_found){ "../x", "alice", "", "" }, arg);
+    return 0;
+}
+
+static void sandboxes_that_are_found_are_adopted_and_evicted(void **state)
+{
+    struct backend listing = fake_remote;
+    struct fixture *f;
+
+    (void)state;
+    listing.list = list_two;
+    f = fixture_new(&listing, "isolation=per_agent,ttl=1");
+    wait_until(has_event(f, "ready", "051163a4d79ca941"));
+    wait_until(has_event(f, "ready", "lost"));
+    assert_false(has_event(f, "ready", "0123456789abcdef"));
+    wait_until(has_event(f, "evicted", "051163a4d79ca941"));
+    wait_until(has_event(f, "evicted", "lost"));
+    assert_int_equal(atomic_load(&fake.provisions), 2);
+    fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_acknowledged_survives_being_killed), /* forks: before there are threads */
+        cmocka_unit_test(known_names_pins_and_ttls_survive),
+        cmocka_unit_test(what_was_live_is_live_again_after_a_detach),
+        cmocka_unit_test(keep_on_exit_keeps_and_an_ordinary_end_closes),
+        cmocka_unit_test(idle_time_goes_on_over_a_restart),
+        cmocka_unit_test(a_shutdown_closes_in_parallel_and_names_what_does_not_end),
+        cmocka_unit_test(sandboxes_that_are_found_are_adopted_and_evicted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
