@@ -73,6 +73,19 @@ struct backend_found {
     const char *id, *user, *agent, *session;
 };
 
+/* What a path of a sandbox's own root file system stands for. */
+enum backend_root_kind {
+    BACKEND_ROOT_NOTHING, /* no such name */
+    BACKEND_ROOT_ABOVE,   /* a directory that exists because something below it is shown */
+    BACKEND_ROOT_HOST,    /* what stands at a path of this host */
+    BACKEND_ROOT_LINK,    /* a symbolic link */
+};
+struct backend_root_place {
+    enum backend_root_kind kind;
+    char host[4096];      /* of HOST: absolute; only its last component may be a link, to be followed */
+    char target[4096];    /* of LINK */
+};
+
 struct backend {
     uint32_t abi;         /* BACKEND_ABI */
     uint32_t size_bytes;  /* sizeof(struct backend) as the backend was built; members are only ever
@@ -116,6 +129,15 @@ struct backend {
      * once at the start on a provisioning thread. Absent: there are none. */
     int (*list)(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg,
                 struct err *e);
+
+    /* What the absolute path `inside` of the sandbox's root stands for, for `.wsm/root`. On a thread
+     * that serves the mount: looks at no file. Absent: the root is not shown. */
+    void (*root_look)(void *state, const char *inside, struct backend_root_place *out);
+
+    /* Calls `each` for every name in the directory `inside` that is not simply one of the host's
+     * directory there. As root_look. */
+    void (*root_children)(void *state, const char *inside, void (*each)(const char *name, void *arg),
+                          void *arg);
 };
 
 #endif

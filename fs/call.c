@@ -101,13 +101,22 @@ static int enter(struct call *c, struct waiter *w)
     return c->node->kind == NODE_SESSION ? enter_session(c, w, &e) : enter_node(c, w, &e);
 }
 
+void call_leave(struct call *c)
+{
+    void (*leave)(struct workspace *) = c->leave;
+    c->leave = NULL;
+    if (leave)
+        leave(c->ws);
+}
+
 static void run_and_put(struct call *c, void (*leave)(struct workspace *))
 {
     struct fs *fs = c->fs;
     struct workspace *ws = c->ws;
     struct hostdir *hd = c->hd;
+    c->leave = leave;
     c->run(c);
-    leave(ws);
+    call_leave(c);
     hostdir_put(fs, hd);
     workspace_unref(ws);
 }

@@ -31,11 +31,16 @@ struct call {
 
     struct workspace *ws;  /* entered */
     struct hostdir   *hd;  /* its files, referenced until run returns */
+    void            (*leave)(struct workspace *ws); /* NULL once that is done */
 };
 
 /* Enters the workspace of c->node (a directory, file or link of a workspace, or a session's
  * directory) and runs c, now or later. Takes nothing of c's memory after it returns. */
 void call_start(struct call *c);
+
+/* Leaves the workspace before run returns: what follows waits for the kernel, and a close of the
+ * workspace must not wait for that. */
+void call_leave(struct call *c);
 
 /* For attributes of a session's directory: runs c at once when the workspace is ready, without
  * counting as use; false (nothing answered) when it is not. */

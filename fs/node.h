@@ -26,6 +26,7 @@ enum node_kind {
     NODE_MANAGER,      /* /.wsm: () */
     NODE_MIRROR,       /* /.wsm/sessions and what is below, down to agents: (place) */
     NODE_CONTROL,      /* a control directory: (place, which of the two trees) */
+    NODE_ROOT,         /* in `.wsm/root`: (place, which of the two trees), path */
     NODE_CONTROL_FILE, /* (control directory, name), newest node only */
 };
 

@@ -16,11 +16,23 @@
 struct local {
     int  base_fd; /* borrowed */
     bool read_only;
+    struct shown *shown; /* what a confined job sees of the host */
 };
+
+static int make_table(struct local *l, const struct backend_mount *m, struct err *e)
+{
+    const char *const secrets[] = { m->basedir, m->state_dir, NULL };
+    cleanup_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (root < 0)
+        return err_sys(e, -errno, "/ cannot be opened");
+    return shown_create(root, NULL, 0, secrets, &l->shown, e);
+}
 
 static int local_init(const struct backend_mount *m, void **state, struct err *e)
 {
     struct local *l;
+    int r;
 
     for (const struct config_pair *p = m->pairs; p; p = p->next)
         return err_set(e, -EINVAL, "the local backend has no setting \"%s\" (section [%s])", p->key, p->section);
@@ -29,13 +41,31 @@ static int local_init(const struct backend_mount *m, void **state, struct err *e
         return err_set(e, -ENOMEM, "out of memory");
     l->base_fd = m->basedir_fd;
     l->read_only = m->read_only;
+    r = make_table(l, m, e);
+    if (r < 0) {
+        free(l);
+        return r;
+    }
     *state = l;
     return 0;
 }
 
 static void local_finish(void *state)
 {
-    free(state);
+    struct local *l = state;
+
+    shown_destroy(l->shown);
+    free(l);
+}
+
+static void root_look(void *state, const char *inside, struct backend_root_place *out)
+{
+    local_root_look(((struct local *)state)->shown, inside, out);
+}
+
+static void root_children(void *state, const char *inside, void (*each)(const char *name, void *arg), void *arg)
+{
+    local_root_children(((struct local *)state)->shown, inside, each, arg);
 }
 
 /* ── opening ─────────────────────────────────────────────────────────────────────────────── */
@@ -129,4 +159,6 @@ const struct backend local_backend = {
     .files_open = local_files_open,
     .destroy = local_destroy,
     .list = local_list,
+    .root_look = root_look,
+    .root_children = root_children,
 };

@@ -4,6 +4,7 @@
 #define WSMFS_BACKENDS_LOCAL_H
 
 #include "backends/backend.h"
+#include "backends/local/shown.h"
 
 extern const struct backend local_backend;
 
@@ -15,5 +16,10 @@ int trash_remove(int base_fd, const char *path, int trash_fd, struct backend_pro
 
 /* Removes what an interrupted removal has left. */
 int trash_empty(int trash_fd, struct backend_progress *p, struct err *e);
+
+/* root.c: the callbacks root_look and root_children, over the sandbox's own table. */
+void local_root_look(const struct shown *s, const char *inside, struct backend_root_place *out);
+void local_root_children(const struct shown *s, const char *inside, void (*each)(const char *name, void *arg),
+                         void *arg);
 
 #endif

@@ -79,6 +79,7 @@ void change_end(struct change *ch, int r)
         ch->answer.kind = ANSWER_ERR;
         ch->answer.err = r;
     }
+    call_leave(ch->c);
     coherence_answer(fs, &ch->answer, ch->side[0].dir, ch->side[1].dir, &ch->notices);
 }
 

@@ -2,14 +2,18 @@
 #include "fs/hostdir/coherence.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fs/base/cleanup.h"
 
 #define DEADLINE_NS     20000000
-#define POOL_THREADS    4
-#define POOL_STACK      (128 * 1024)
+/* A thread may sit in a notice for as long as a parked request holds the kernel's lock of that
+ * directory, so there are many. */
+#define POOL_THREADS    512
+#define POOL_STACK      (64 * 1024)
+#define BOUNDED_NS      50000000
 
 struct coherence {
     struct fs   *fs;
@@ -30,6 +34,9 @@ struct errand {
     struct task    task;
     struct fs     *fs;
     struct notices notices;
+    bool           expire;
+    sem_t          done;
+    atomic_uint    refs;   /* the pool's, and that of somebody who waits */
 };
 
 struct coherence *coherence_create(struct fs *fs, unsigned max_delivering)
@@ -186,26 +193,55 @@ static void on_deadline(struct timer *t)
     answer_delivery(container_of(t, struct delivery, deadline));
 }
 
-static void run_errand(struct task *t)
+static void put_errand(struct errand *er)
 {
-    struct errand *er = container_of(t, struct errand, task);
-    coherence_deliver(er->fs, &er->notices);
+    if (atomic_fetch_sub(&er->refs, 1) != 1)
+        return;
+    sem_destroy(&er->done);
     free(er);
 }
 
-static void send_errand(struct fs *fs, struct notices *ns)
+static void run_errand(struct task *t)
+{
+    struct errand *er = container_of(t, struct errand, task);
+    if (er->expire)
+        coherence_expire(er->fs, &er->notices);
+    else
+        coherence_deliver(er->fs, &er->notices);
+    sem_post(&er->done);
+    put_errand(er);
+}
+
+/* Takes ns over. With `refs` 2 the caller has one; NULL when out of memory. */
+static struct errand *send_errand(struct fs *fs, struct notices *ns, bool expire, unsigned refs)
 {
     struct errand *er = calloc(1, sizeof *er);
     if (!er) {
         for (size_t i = 0; i < ns->n; i++)
             free(ns->list[i].name);
         free(ns->list);
-        return;
+        return NULL;
     }
     er->task.run = run_errand;
     er->fs = fs;
     er->notices = *ns;
+    er->expire = expire;
+    sem_init(&er->done, 0, 0);
+    atomic_init(&er->refs, refs);
     pool_add(fs->coherence->pool, &er->task);
+    return er;
+}
+
+void coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire)
+{
+    struct errand *er = ns->n ? send_errand(fs, ns, expire, 2) : NULL;
+    if (!er)
+        return;
+    int64_t due_ns = clock_ns() + BOUNDED_NS;
+    struct timespec due = {.tv_sec = due_ns / 1000000000, .tv_nsec = due_ns % 1000000000};
+    while (sem_clockwait(&er->done, CLOCK_MONOTONIC, &due) < 0 && errno == EINTR)
+        ;
+    put_errand(er);
 }
 
 /* Attribute notices take no lock of a directory and cannot tie a knot. */
@@ -228,7 +264,7 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
         answer_send(&d.answer);
     } else if (!become_waiter(fs, &d)) {
         answer_send(&d.answer);
-        send_errand(fs, ns);
+        send_errand(fs, ns, false, 1);
     } else {
         timer_set(fs->timers, &d.deadline, clock_ns() + DEADLINE_NS);
         coherence_deliver(fs, ns);

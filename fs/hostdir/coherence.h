@@ -49,6 +49,11 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
  * any). */
 void coherence_deliver(struct fs *fs, struct notices *ns);
 
+/* For the manager's hooks, on which parked requests may wait that hold the very lock of a directory
+ * that a notice needs: delivers on a thread of the pool and waits 50 ms for it at most. `expire`: as
+ * coherence_expire. */
+void coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire);
+
 /* As coherence_deliver; inodes that the kernel does not know are put into *unknown: it may be about
  * to learn of them, with what was right a moment ago. */
 void coherence_deliver_again(struct fs *fs, struct notices *ns, struct notices *unknown);

@@ -269,10 +269,10 @@ static void handle_news(struct watcher *w, struct news *n)
     coherence_deliver_again(fs, &ns, &w->again);
 }
 
-/* Takes an event apart; false when it is not for anybody here. */
-static bool parse(struct watcher *w, const struct fanotify_event_metadata *ev, struct news *n)
+/* Takes the event at `start` apart; false when it is not for anybody here. */
+static bool parse(struct watcher *w, const struct fanotify_event_metadata *ev, const char *start, struct news *n)
 {
-    const char *at = (const char *)ev + ev->metadata_len, *end = (const char *)ev + ev->event_len;
+    const char *at = start + ev->metadata_len, *end = start + ev->event_len;
     const struct fanotify_event_info_fid *info = (const void *)at;
     if (at + sizeof *info > end || info->hdr.info_type != FAN_EVENT_INFO_TYPE_DFID_NAME)
         return false;
@@ -328,16 +328,19 @@ static bool repeats(const struct news *a, const struct news *b)
     return a->dir == b->dir && a->mask == b->mask && !strcmp(a->name, b->name);
 }
 
-static void handle_batch(struct watcher *w, ssize_t n)
+static void handle_batch(struct watcher *w, const char *at, const char *end)
 {
     struct news last = {0}, now;
-    const struct fanotify_event_metadata *ev = (const void *)w->buf;
-    for (; FAN_EVENT_OK(ev, n); ev = FAN_EVENT_NEXT(ev, n)) {
-        if (ev->mask & FAN_Q_OVERFLOW) {
+    struct fanotify_event_metadata ev; /* copied: events are aligned to 4 bytes, it wants 8 */
+    for (; at + sizeof ev <= end; at += ev.event_len) {
+        memcpy(&ev, at, sizeof ev);
+        if (ev.event_len < sizeof ev || at + ev.event_len > end)
+            break;
+        if (ev.mask & FAN_Q_OVERFLOW) {
             overflow(w);
             continue;
         }
-        if (ev->pid == w->self || !parse(w, ev, &now))
+        if (ev.pid == w->self || !parse(w, &ev, at, &now))
             continue;
         if (last.dir && repeats(&last, &now)) {
             hinodes_lock(w->fs);
@@ -359,7 +362,7 @@ static void drain(struct watcher *w)
     ssize_t n;
     pthread_mutex_lock(&w->reading);
     while ((n = read(w->fd, w->buf, sizeof w->buf)) > 0)
-        handle_batch(w, n);
+        handle_batch(w, w->buf, w->buf + n);
     pthread_mutex_unlock(&w->reading);
 }
 

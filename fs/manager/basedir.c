@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "fs/base/cleanup.h"
@@ -56,22 +57,6 @@ int basedir_check_private(int fd, const char *what, const char *path, struct err
                        "%s %s has mode %04o, so that others could reach what is in it: chmod 700 %s", what, path,
                        (unsigned)(st.st_mode & 07777), path);
     return 0;
-}
-
-char *basedir_default_path(const char *name)
-{
-    const char *xdg = getenv("XDG_STATE_HOME");
-    const char *home = getenv("HOME");
-    char *path = NULL;
-    int   n;
-
-    if (geteuid() == 0)
-        n = asprintf(&path, "/var/lib/wsmfs/%s", name);
-    else if (xdg && *xdg == '/')
-        n = asprintf(&path, "%s/wsmfs/%s", xdg, name);
-    else
-        n = asprintf(&path, "%s/.local/state/wsmfs/%s", home && *home == '/' ? home : "/tmp", name);
-    return n < 0 ? NULL : path;
 }
 
 /* ── what is recorded in it ──────────────────────────────────────────────────────────────── */
@@ -227,11 +212,24 @@ static int settle_meta(struct basedir *b, const struct config *c, struct err *e)
 
 /* ── opening ─────────────────────────────────────────────────────────────────────────────── */
 
+static int check_writable(const struct basedir *b, struct err *e)
+{
+    struct statvfs vfs;
+
+    if (fstatvfs(b->fd, &vfs) < 0)
+        return err_sys(e, -errno, "the base directory %s cannot be looked at", b->path);
+    if (vfs.f_flag & ST_RDONLY)
+        return err_set(e, -EROFS,
+                       "the base directory %s lies on a file system that is mounted read-only: mount it "
+                       "writable, or use -o ro to read what is there", b->path);
+    return 0;
+}
+
 static int open_base(struct basedir *b, const struct config *c, struct err *e)
 {
     int r = 0;
 
-    b->path = c->basedir ? strdup(c->basedir) : basedir_default_path("workspaces");
+    b->path = strdup(c->basedir);
     if (!b->path)
         return err_set(e, -ENOMEM, "out of memory");
     if (!c->read_only || access(b->path, F_OK) < 0)
@@ -243,7 +241,8 @@ static int open_base(struct basedir *b, const struct config *c, struct err *e)
         return err_set(e, -ENOTDIR, "the base directory %s is not a directory", b->path);
     if (b->fd < 0)
         return err_sys(e, -errno, "the base directory %s cannot be opened", b->path);
-    return basedir_check_private(b->fd, "the base directory", b->path, e);
+    r = basedir_check_private(b->fd, "the base directory", b->path, e);
+    return r < 0 || c->read_only ? r : check_writable(b, e);
 }
 
 int basedir_open(struct basedir *b, const struct config *c, struct err *e)

@@ -17,7 +17,7 @@ struct basedir {
     char  instance[INSTANCE_MAX_BYTES + 1];
 };
 
-/* Opens and checks the configured (or default) base directory, makes what is missing, reads or
+/* Opens and checks the configured base directory, makes what is missing, reads or
  * makes .wsmfs/{instance,policy}. On failure *b holds nothing to release. Main thread. */
 int basedir_open(struct basedir *b, const struct config *c, struct err *e);
 void basedir_close(struct basedir *b);
@@ -29,9 +29,5 @@ int basedir_make_path(const char *path, mode_t mode);
 /* Refuses a directory that is not the daemon's own with mode 0700: -EPERM with a sentence that says
  * how to mend it. `what` names it in the sentence ("the base directory"). */
 int basedir_check_private(int fd, const char *what, const char *path, struct err *e);
-
-/* The directory below which an ordinary user's or root's state is kept ("/var/lib/wsmfs"), with
- * `name` behind it; malloc'ed, NULL when out of memory. */
-char *basedir_default_path(const char *name);
 
 #endif

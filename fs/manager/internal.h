@@ -64,6 +64,8 @@ struct manager {
     struct registry *registry;
     struct events   *events;
     int64_t          start_ms;
+    int64_t          wall_offset_ms; /* what clock_ns time lacks to wall clock; fixed at the start, so
+                                      * that a time once shown stays the same */
     atomic_bool      stopping; /* nothing is provisioned any more */
     bool             quiet;    /* the shutdown left nothing running; main thread */
 
@@ -213,7 +215,7 @@ struct workspace {
     /* The way in: no lock on a workspace that is ready. */
     atomic_uint      gate;
     atomic_uint      open_files;
-    _Atomic int64_t  last_access_ns; /* clock_ns time, as coarse as a tick */
+    _Atomic int64_t  last_access_ns; /* clock_ns time */
     int              files_fd;       /* written with the gate closed and nobody inside */
     _Atomic uint64_t tenant_ids;     /* uid << 32 | gid, or TENANT_NONE */
 
@@ -282,6 +284,9 @@ unsigned workspace_inside(struct workspace *ws);
 /* The idle clock is reset. */
 void workspace_touch(struct workspace *ws);
 int64_t workspace_ttl_s(struct workspace *ws);
+
+/* When it was last used, wall clock; 0: never. */
+int64_t workspace_last_access_ms(struct workspace *ws);
 
 /* Writes the row behind. Any lock of ours may be held. */
 void workspace_store(struct workspace *ws);

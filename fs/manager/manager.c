@@ -49,6 +49,7 @@ static struct manager *manager_new(const struct manager_setup *s)
     m->mount_uid = s->mount_uid;
     m->mount_gid = s->mount_gid;
     m->start_ms = wall_ms();
+    m->wall_offset_ms = m->start_ms - clock_ns() / NS_PER_MS;
     m->quiet = true;
     m->base.fd = m->state.lock_fd = -1;
     init_locks(m);

@@ -151,6 +151,15 @@ void **workspace_fs_data(struct workspace *ws);
  * it; false: native. */
 bool workspace_tenant(struct workspace *ws, uid_t *uid, gid_t *gid);
 
+/* The sandbox's own root file system, for `.wsm/root`: whether the backend shows one, and its
+ * callbacks root_look and root_children. */
+bool manager_has_root(struct manager *m);
+void manager_root_look(struct manager *m, const char *inside, struct backend_root_place *out);
+void manager_root_children(struct manager *m, const char *inside, void (*each)(const char *name, void *arg), void *arg);
+
+/* Resets the idle clock, provisions nothing. */
+void session_used(struct place *session);
+
 /* ── control files ───────────────────────────────────────────────────────────────────────── */
 
 /* One control file with fixed content: the text now, malloc'ed, with its newline; *changed_ms is

@@ -109,11 +109,12 @@ static int verb_log_level(struct manager *m, const char *word, struct waiter *w,
 {
     int level = log_level_parse(word);
 
-    (void)m;
     (void)w;
     if (level < 0)
         return err_set(e, -EINVAL, "log-level \"%s\": error, warning, info or debug", word);
     log_set_level((enum log_level)level);
+    scoped_lock(&m->config->lock); /* `config` shows what is in force */
+    m->config->log_level = level;
     return 0;
 }
 

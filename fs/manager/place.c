@@ -326,6 +326,18 @@ int place_make(struct place *parent, const char *name, struct place **out, struc
 
 /* ── forgetting ──────────────────────────────────────────────────────────────────────────── */
 
+/* A forgotten session has its derived id again, also for whoever still holds it. Returns what it was
+ * bound to, whose reference the caller drops. */
+static struct workspace *unbind_locked(struct node *n)
+{
+    struct session *s = session_of(&n->pub);
+
+    if (n->pub.level != PLACE_SESSION || !s->bound)
+        return NULL;
+    workspace_ref(s->home);
+    return session_switch_locked(s, s->home, false);
+}
+
 /* Takes a name out of the tree; *dropped says that it was known, so that the reference of being
  * known is the caller's to drop. */
 static int forget_locked(struct node *n, bool *dropped, struct err *e)
@@ -356,7 +368,7 @@ static int forget_locked(struct node *n, bool *dropped, struct err *e)
 }
 
 static int forget_child(struct node *parent, const char *name, struct place **out, bool *dropped,
-                        struct err *e)
+                        struct workspace **bound, struct err *e)
 {
     scoped_lock(&parent->pub.manager->names_lock);
     struct node *n = find_locked(parent, name);
@@ -368,6 +380,7 @@ static int forget_child(struct node *parent, const char *name, struct place **ou
     r = forget_locked(n, dropped, e);
     if (r < 0)
         return r;
+    *bound = unbind_locked(n);
     node_ref(n);
     *out = &n->pub;
     return 0;
@@ -376,18 +389,23 @@ static int forget_child(struct node *parent, const char *name, struct place **ou
 int place_forget(struct place *parent, const char *name, struct err *e)
 {
     struct place *p;
+    struct workspace *bound = NULL;
     bool dropped = false;
     int  r = place_lookup(parent, name, &p);
 
     if (r < 0)
         return err_set(e, r, "%s does not exist", name);
     place_unref(p);
-    r = forget_child(node_of(parent), name, &p, &dropped, e);
+    r = forget_child(node_of(parent), name, &p, &dropped, &bound, e);
     if (r < 0)
         return r;
     if (dropped)
         place_forgotten(p);
     place_remove_empty(parent, name);
+    if (bound) {
+        workspace_release(bound);
+        workspace_unref(bound);
+    }
     if (p && dropped)
         place_unref(p);
     place_unref(p);

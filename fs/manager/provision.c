@@ -370,6 +370,19 @@ static void attempt_end(struct attempt *a, int fd, const struct err *e)
     attempt_unref(a);
 }
 
+/* Of a provisioning only the errnos that the contract names reach users; all others are EIO. */
+static void agreed_errno(struct err *e, int r)
+{
+    static const int agreed[] = { EHOSTUNREACH, EACCES, ENXIO, EINVAL, EDQUOT, ETIMEDOUT, ECANCELED };
+
+    if (e->code == 0)
+        err_sys(e, r, "provisioning failed");
+    for (size_t i = 0; i < array_size(agreed); i++)
+        if (e->code == -agreed[i])
+            return;
+    e->code = -EIO;
+}
+
 static int provision(struct attempt *a, const struct backend_workspace *w, struct err *e)
 {
     struct manager *m = a->ws->manager;
@@ -379,6 +392,8 @@ static int provision(struct attempt *a, const struct backend_workspace *w, struc
         return err_set(e, -ECANCELED, "closed while it was being provisioned");
     if (m->backend->provision)
         r = m->backend->provision(m->backend_state, w, &a->progress, e);
+    if (r < 0)
+        agreed_errno(e, r);
     return r;
 }
 

@@ -225,11 +225,6 @@ static int write_place(struct registry *r, enum statement which, const struct re
     return step(s);
 }
 
-static int64_t to_wall_ms(int64_t ns)
-{
-    return wall_ms() - (clock_ns() - ns) / NS_PER_MS;
-}
-
 /* The row as the workspace is now, or its end when there is nothing to remember. */
 static int write_workspace(struct registry *r, struct workspace *ws)
 {
@@ -252,7 +247,7 @@ static int write_workspace(struct registry *r, struct workspace *ws)
     sqlite3_bind_int64(s, 7, atomic_load(&ws->ttl_s));
     sqlite3_bind_int(s, 8, live);
     sqlite3_bind_int64(s, 9, atomic_load(&ws->created_ms));
-    sqlite3_bind_int64(s, 10, to_wall_ms(atomic_load(&ws->last_access_ns)));
+    sqlite3_bind_int64(s, 10, workspace_last_access_ms(ws));
     return step(s);
 }
 

@@ -127,14 +127,22 @@ static int open_dir(struct statedir *s, struct err *e)
     return 0;
 }
 
+static char *default_path(const char *instance)
+{
+    cleanup_free char *dir = config_default_dir();
+    char *path;
+
+    return dir && asprintf(&path, "%s/%s", dir, instance) >= 0 ? path : NULL;
+}
+
 int statedir_open(struct statedir *s, const struct config *c, const char *instance, struct err *e)
 {
     int r;
 
     *s = (struct statedir){ .lock_fd = -1, .config = c };
-    s->path = c->state_dir ? strdup(c->state_dir) : basedir_default_path(instance);
+    s->path = c->state_dir ? strdup(c->state_dir) : default_path(instance);
     if (!s->path)
-        return err_set(e, -ENOMEM, "out of memory");
+        return err_set(e, -ENOENT, "there is no home directory for a state directory: name one with -o state_dir=DIR");
     r = open_dir(s, e);
     if (r == 0)
         r = take_lock(s, e);

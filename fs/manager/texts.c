@@ -99,10 +99,11 @@ struct view {
 
 static struct view view_of(struct workspace *ws)
 {
-    int64_t last_ns = atomic_load(&ws->last_access_ns), now_ms = wall_ms();
+    int64_t last_ns = atomic_load(&ws->last_access_ns);
     struct view v = {
         .state = workspace_state(ws),
         .created_ms = atomic_load(&ws->created_ms),
+        .last_access_ms = workspace_last_access_ms(ws),
         .ttl_s = workspace_ttl_s(ws),
         .pinned = atomic_load(&ws->pinned),
     };
@@ -110,7 +111,6 @@ static struct view view_of(struct workspace *ws)
     if (last_ns != 0) {
         int64_t idle_ms = (clock_ns() - last_ns) / NS_PER_MS;
         v.idle_s = idle_ms > 0 ? idle_ms / 1000 : 0;
-        v.last_access_ms = now_ms - idle_ms;
     }
     if (v.created_ms && v.ttl_s && !v.pinned)
         v.expires_ms = v.last_access_ms + v.ttl_s * 1000;

@@ -168,23 +168,25 @@ void workspace_release(struct workspace *ws)
 
 /* ── the way in and out ──────────────────────────────────────────────────────────────────── */
 
-/* A clock that costs 5 ns and is a tick (at most 10 ms) late, which is nothing to a ttl in
- * seconds. */
-static int64_t coarse_ns(void)
+static void used_at(struct workspace *ws, int64_t now_ns)
 {
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
-    return ts.tv_sec * NS_PER_S + ts.tv_nsec;
+    if (atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed) < now_ns) /* never backwards */
+        atomic_store_explicit(&ws->last_access_ns, now_ns, memory_order_relaxed);
 }
 
 void workspace_touch(struct workspace *ws)
 {
-    int64_t now = coarse_ns();
+    used_at(ws, clock_ns());
+}
 
-    /* Not written when it is so already: readers on many cores share the line. Never backwards. */
-    if (atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed) < now)
-        atomic_store_explicit(&ws->last_access_ns, now, memory_order_relaxed);
+/* By a clock that costs a fourth and is a tick late: enough for the end of a use, whose beginning was
+ * taken exactly (which of two is idle longer is asked in milliseconds). */
+static void touch_coarsely(struct workspace *ws)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    used_at(ws, ts.tv_sec * NS_PER_S + ts.tv_nsec);
 }
 
 /* Comes in where the gate is open. */
@@ -212,7 +214,7 @@ int workspace_peek(struct workspace *ws)
 
 void workspace_leave(struct workspace *ws)
 {
-    workspace_touch(ws);
+    touch_coarsely(ws);
     workspace_peek_end(ws);
 }
 
@@ -287,6 +289,13 @@ int64_t workspace_ttl_s(struct workspace *ws)
     int64_t own = atomic_load(&ws->ttl_s);
 
     return own >= 0 ? own : config_ttl_s(ws->manager->config);
+}
+
+int64_t workspace_last_access_ms(struct workspace *ws)
+{
+    int64_t ns = atomic_load(&ws->last_access_ns);
+
+    return ns ? ns / NS_PER_MS + ws->manager->wall_offset_ms : 0;
 }
 
 void workspace_refresh_tenant(struct workspace *ws)

@@ -6,6 +6,7 @@
 
 #include "fs/base/cleanup.h"
 #include "fs/tree/control.h"
+#include "fs/tree/root.h"
 
 /* Session texts. */
 #define SESSION_TEXT(what) \
@@ -46,6 +47,7 @@ static const struct control_file manager_files[] = {
 };
 
 #define SESSIONS_NAME "sessions"
+#define ROOT_NAME     "root"
 
 /* ── a session's ─────────────────────────────────────────────────────────────────────────── */
 
@@ -127,6 +129,8 @@ static void lookup(struct fs *fs, fuse_req_t req, struct node *n, const char *na
     struct place *p = place_of(n);
     const struct control_file *f = control_file_find(session_files, name);
     int r = f ? control_file_entry(fs, n, f, p, control_ino(p), &e) : -ENOENT;
+    if (!f && !strcmp(name, ROOT_NAME) && manager_has_root(fs->manager))
+        r = root_entry(fs, p, n->second, "/", &e);
     reply_entry(fs, req, r, &e);
 }
 
@@ -144,6 +148,8 @@ static void opendir_control(struct fs *fs, fuse_req_t req, struct node *n, struc
     struct name_list *l = name_list_create();
     if (l)
         control_files_list(session_files, l, control_ino(place_of(n)));
+    if (l && manager_has_root(fs->manager))
+        name_list_add(l, ROOT_NAME, 1, S_IFDIR);
     name_list_open(fs, req, l, fi);
 }
 

@@ -282,7 +282,7 @@ static void open_file(struct fs *fs, fuse_req_t req, struct node *n, struct fuse
         fuse_reply_err(req, EACCES);
         return;
     }
-    if (writes && cn->n.hashed) {
+    if (writes) {
         /* the kernel may set its size to what is written: nobody else shall read this one */
         scoped_lock(&fs->nodes.lock);
         nodes_unhash(&fs->nodes, &cn->n);

@@ -29,31 +29,39 @@ void tree_rebound(struct place *session, void *arg)
         d->hi = NULL;
     }
     hinodes_unlock(fs);
-    coherence_deliver(fs, &ns);
+    coherence_deliver_bounded(fs, &ns, false);
 }
 
-/* The node of a place's parent in one of the two trees; 0 when the kernel does not know it. */
-static uint64_t parent_id(struct fs *fs, struct place *p, bool mirror)
+/* The node of a place in one of the two trees; 0 when the kernel does not know it. */
+static uint64_t place_id(struct fs *fs, struct place *p, bool mirror)
 {
-    if (p->parent->level == PLACE_ROOT && !mirror)
+    if (p->level == PLACE_ROOT && !mirror)
         return FUSE_ROOT_ID;
-    enum node_kind kind = mirror ? NODE_MIRROR : NODE_PLACE;
-    struct node *n = nodes_find(&fs->nodes, kind, p->parent, NULL, NULL, NULL);
+    struct node *n = nodes_find(&fs->nodes, mirror ? NODE_MIRROR : NODE_PLACE, p, NULL, NULL, NULL);
     return n ? n->id : 0;
+}
+
+static void forget_names(struct fs *fs, struct place *parent, const char *name, bool main_tree)
+{
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    for (int mirror = !main_tree; mirror < 2; mirror++) {
+        uint64_t id = place_id(fs, parent, mirror);
+        if (id)
+            notices_entry(&ns, id, name);
+    }
+    hinodes_unlock(fs);
+    coherence_deliver_bounded(fs, &ns, false);
 }
 
 void tree_forgotten(struct place *p, void *arg)
 {
-    struct fs *fs = arg;
-    struct notices ns = {0};
-    hinodes_lock(fs);
-    for (int mirror = 0; mirror < 2; mirror++) {
-        uint64_t id = parent_id(fs, p, mirror);
-        if (id)
-            notices_entry(&ns, id, p->name);
-    }
-    hinodes_unlock(fs);
-    coherence_deliver(fs, &ns);
+    forget_names(arg, p->parent, p->name, true);
+}
+
+void tree_removed(struct fs *fs, struct place *parent, const char *name)
+{
+    forget_names(fs, parent, name, false);
 }
 
 void hostdir_emptied(struct workspace *ws, void *arg)
@@ -74,7 +82,7 @@ void hostdir_emptied(struct workspace *ws, void *arg)
         hostdir_detach(fs, hd);
     }
     hinodes_unlock(fs);
-    coherence_deliver(fs, &ns);
+    coherence_deliver_bounded(fs, &ns, false);
 }
 
 void hostdir_expire(struct workspace *ws, void *arg)
@@ -90,7 +98,7 @@ void hostdir_expire(struct workspace *ws, void *arg)
                 notices_entry(&ns, d->n.id, container_of(c, struct hinode, siblings)->name);
         }
     hinodes_unlock(fs);
-    coherence_expire(fs, &ns);
+    coherence_deliver_bounded(fs, &ns, true);
 }
 
 /* Names of users are looked up anew, and everybody's owner and mode are asked for. */
@@ -123,5 +131,5 @@ void tree_reloaded(struct fs *fs)
     hinodes_lock(fs);
     idtable_each(fs->nodes.ids, notice_node, &ns);
     hinodes_unlock(fs);
-    coherence_deliver(fs, &ns);
+    coherence_deliver_bounded(fs, &ns, false);
 }

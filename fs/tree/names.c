@@ -60,6 +60,14 @@ bool name_list_add(struct name_list *l, const char *name, uint64_t ino, mode_t t
     return true;
 }
 
+bool name_list_has(const struct name_list *l, const char *name)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (!strcmp(l->names[i].text, name))
+            return true;
+    return false;
+}
+
 void name_list_open(struct fs *fs, fuse_req_t req, struct name_list *l, struct fuse_file_info *fi)
 {
     int r = l ? handle_add(fs, &l->h, fi) : -ENOMEM;

@@ -43,6 +43,7 @@ struct name_list;
 struct name_list *name_list_create(void);
 /* False when out of memory. */
 bool name_list_add(struct name_list *l, const char *name, uint64_t ino, mode_t type);
+bool name_list_has(const struct name_list *l, const char *name);
 /* Opens it as a directory handle; takes it over (NULL: ENOMEM). */
 void name_list_open(struct fs *fs, fuse_req_t req, struct name_list *l, struct fuse_file_info *fi);
 /* The readdir of all kinds that open such lists. */
@@ -51,6 +52,9 @@ void name_list_readdir(struct fs *, fuse_req_t, struct node *, size_t, off_t, st
 /* hooks.c: what the manager asks for. */
 void tree_rebound(struct place *session, void *fs);
 void tree_forgotten(struct place *p, void *fs);
+
+/* A name was removed by the kernel's rmdir: its image below /.wsm/sessions goes too. */
+void tree_removed(struct fs *fs, struct place *parent, const char *name);
 
 /* Who may enter what, and which users exist, may have changed. */
 void tree_reloaded(struct fs *fs);

@@ -162,6 +162,8 @@ static void forget(struct fs *fs, fuse_req_t req, struct node *n, const char *na
     struct err err = {0};
     bool control = n == fs->nodes.root && !strcmp(name, CONTROL_NAME);
     int r = control ? -EPERM : place_forget(place_of(n), name, &err);
+    if (r == 0)
+        tree_removed(fs, place_of(n), name);
     fuse_reply_err(req, -r);
 }
 

@@ -31,12 +31,14 @@ class Guard:
         here = os.path.dirname(os.path.abspath(watchdog.__file__))
         self.proc = subprocess.Popen([sys.executable, f'{here}/watchdog.py', top, control],
                                      stdin=subprocess.PIPE, start_new_session=True)
+        watchdog.not_for_children.append(self.proc.stdin.fileno())
 
     def arm(self, seconds):
         self.proc.stdin.write(f'{seconds}\n'.encode())
         self.proc.stdin.flush()
 
     def end(self):
+        watchdog.not_for_children.clear()
         self.proc.stdin.close()
         self.proc.wait(60)
 

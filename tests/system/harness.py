@@ -80,6 +80,8 @@ class Child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.close(self.read_end)
+            for fd in watchdog.not_for_children:  # else a child that hangs would keep the watchdog from its end
+                os.close(fd)
             if uid is not None:
                 os.setgroups(list(groups))
                 os.setresgid(gid, gid, gid)
@@ -419,6 +421,7 @@ class Daemon:
         self.set_config(config)
         self.proc = None
         self.pid = None
+        self.minor = None
         self.allowed = []
         self.children = []
         self.checked = 0
@@ -460,6 +463,7 @@ class Daemon:
                 raise MountFailed(self.proc.returncode, self.log())
             if not mountinfo(self.mnt):
                 return False
+            self.minor = mountinfo(self.mnt)[-1][1]
             try:
                 if self.uid is None:
                     self.check_answers()
@@ -534,7 +538,12 @@ class Daemon:
         raise KeyError(field)
 
     def descriptors(self):
-        return len(os.listdir(f'/proc/{self.pid}/fd'))
+        """How many it has, but for the pipes, of which each thread that reads requests keeps one."""
+        n = 0
+        for fd in os.listdir(f'/proc/{self.pid}/fd'):
+            with contextlib.suppress(FileNotFoundError):
+                n += not os.readlink(f'/proc/{self.pid}/fd/{fd}').startswith('pipe:')
+        return n
 
     # ending
 
@@ -595,7 +604,7 @@ class Daemon:
             return
         except subprocess.TimeoutExpired:
             problems.append('wsmfs did not end within 90 s; its threads: ' + self._where())
-        watchdog.abort_all(self.top, control_directory())
+        watchdog.abort(control_directory(), self.minor)  # it may be detached, and so be listed nowhere
         try:
             self.proc.wait(20)
         except subprocess.TimeoutExpired:
@@ -647,7 +656,8 @@ class Daemon:
         bad = [line for line in new.splitlines()
                if line and not GOOD_LINE.match(line) and not any(a.search(line) for a in self.allowed)]
         if REPORT.search(new):
-            return ['a sanitizer report:\n' + new[:12000]]
+            at = REPORT.search(new).start()
+            return ['a sanitizer report:\n' + new[max(0, at - 2000):at + 10000]]
         return ['it said: ' + line for line in bad]
 
 

@@ -80,6 +80,16 @@ def test_the_mode_of_a_users_directory_can_be_configured(mount):
     assert as_bob(lambda: errno_of(write, s / 'g', 'x')) == 'EACCES'
 
 
+def test_a_session_has_the_configured_mode_before_and_after_it_is_provisioned(mount):
+    daemon = mount(allow_other=True, config=f'[user alice]\nuid = {ALICE_UID}\ngid = {BOB_GID}\nmode = 0750\n')
+    s = daemon.session()
+    before = stat.S_IMODE(os.stat(s.path).st_mode)
+    s.use()
+    assert (before, stat.S_IMODE(os.stat(s.path).st_mode)) == (0o750, 0o750)
+    as_user(ALICE_UID, BOB_GID, lambda: write(s / 'f', 'x'))
+    assert as_bob(lambda: read(s / 'f')) == 'x'
+
+
 def test_with_users_listed_other_names_do_not_exist(mount):
     daemon = mount(allow_other=True, users='listed', config=TWO_USERS)
     assert errno_of(os.stat, f'{daemon.mnt}/carol') == 'ENOENT'
@@ -97,10 +107,23 @@ def test_a_user_added_by_a_reload_gets_in(mount):
 
 # ── modes of files ──────────────────────────────────────────────────────────────────────────
 
+class Common:
+    """A directory in which everybody may write, with the owners that the disk has."""
+
+    def __init__(self, session):
+        self.session = session.use()
+        os.chmod(session.path, 0o755)
+        os.mkdir(session / 'pub')
+        os.chmod(session / 'pub', 0o777)
+        self.below = f'{session.daemon.basedir}/common/coder/pub'
+
+    def __truediv__(self, name):
+        return self.session / f'pub/{name}'
+
+
 @pytest.fixture
 def common(mount):
-    """A directory that everybody may enter, with the owners that the disk has."""
-    return mount(allow_other=True, config='[user common]\nmode = 0777\n').session('common/coder/s1')
+    return Common(mount(allow_other=True, config='[user common]\nmode = 0755\n').session('common/coder/s1'))
 
 
 def test_files_are_made_as_the_caller(common):
@@ -108,7 +131,7 @@ def test_files_are_made_as_the_caller(common):
     as_bob(lambda: os.mkdir(common / 'd'))
     assert (os.stat(common / 'f').st_uid, os.stat(common / 'f').st_gid) == (ALICE_UID, ALICE_GID)
     assert (os.stat(common / 'd').st_uid, os.stat(common / 'd').st_gid) == (BOB_UID, BOB_GID)
-    assert os.stat(f'{common.daemon.basedir}/common/coder/f').st_uid == ALICE_UID
+    assert os.stat(f'{common.below}/f').st_uid == ALICE_UID
 
 
 def test_the_modes_of_files_are_enforced(common):
@@ -123,7 +146,6 @@ def test_the_modes_of_files_are_enforced(common):
 
 
 def test_a_sticky_directory_protects_the_files_of_others(common):
-    common.use()
     os.mkdir(common / 'd')
     os.chmod(common / 'd', 0o1777)
     as_alice(lambda: write(common / 'd/f', 'x'))
@@ -133,7 +155,6 @@ def test_a_sticky_directory_protects_the_files_of_others(common):
 
 
 def test_a_setgid_directory_gives_its_group(common):
-    common.use()
     os.mkdir(common / 'd')
     os.chown(common / 'd', -1, BOB_GID)
     os.chmod(common / 'd', 0o2777)
@@ -152,7 +173,6 @@ def test_a_write_by_another_user_clears_setuid(common):
 
 
 def test_a_setuid_program_gains_nothing(common):
-    common.use()
     shutil.copy('/usr/bin/id', common / 'id')
     os.chmod(common / 'id', 0o4755)
     out = as_alice(lambda: subprocess.run([common / 'id', '-u'], capture_output=True, text=True, check=True).stdout)
@@ -160,7 +180,6 @@ def test_a_setuid_program_gains_nothing(common):
 
 
 def test_a_device_node_gives_no_access(common):
-    common.use()
     code = errno_of(os.mknod, common / 'null', stat.S_IFCHR | 0o666, os.makedev(1, 3))
     if code is None:
         assert errno_of(read, common / 'null') == 'EACCES'

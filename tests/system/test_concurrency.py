@@ -123,7 +123,6 @@ def test_a_workspace_that_hangs_with_500_callers_delays_nobody(remote):
 
 
 def test_the_mount_answers_while_a_workspace_hangs(remote):
-    remote.expect('provision|clos')
     hung, other = remote.session('alice/hung/s1'), remote.session('alice/coder/s1')
     control(remote, hung.id(), 'hang')
     callers = [remote.child(lambda: errno_of(os.listdir, hung.path)),
@@ -141,9 +140,8 @@ def test_the_mount_answers_while_a_workspace_hangs(remote):
         return hung.state()
     assert in_child(look, 30) == 'provisioning'
     assert not any(c.done() for c in callers)
-    hung.ctl('close')
-    for c in callers:
-        assert c.result(30) is not None
+    control(remote, hung.id())
+    assert [c.result(30) for c in callers] == [None, None, 'ENOENT']
 
 
 def test_more_hanging_workspaces_than_the_daemon_has_threads_delay_nobody(remote):
@@ -390,7 +388,7 @@ def test_closes_and_accesses_that_race_end_in_a_usable_workspace(remote):
         return odd
     results = in_child(lambda: in_threads(12, work), 120)
     for i, odd in enumerate(results):
-        allowed = {None} if i >= 4 else {None, 'EBUSY', 'ECANCELED', 'EAGAIN', 'EINTR'}
+        allowed = {None, 'ECANCELED'} | ({'EBUSY'} if i < 2 else set())  # cancelled by a close
         assert odd <= allowed, (i, odd)
     assert read(s / 'f') == 'x'
 

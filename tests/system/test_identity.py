@@ -88,7 +88,7 @@ def any_names(top):
 SEEN = {}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(user=ANY_NAME, agent=ANY_NAME, session=ANY_NAME)
 def test_no_two_tenants_ever_share_an_id(any_names, user, agent, session):
     found = any_names.session(f'{user}/{agent}/{session}').id()

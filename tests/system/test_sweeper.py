@@ -232,7 +232,9 @@ def test_at_max_live_the_longest_idle_one_makes_room(mount):
     sessions = [daemon.session(f'alice/a{i}/s') for i in range(5)]
     for s in sessions[:3]:
         s.use()
+        time.sleep(0.02)  # more than a tick of any clock
     errno_of(os.stat, sessions[0] / 'used-again')
+    time.sleep(0.02)
     sessions[3].use()
     assert [s.state() for s in sessions] == ['ready', 'absent', 'ready', 'ready', 'absent']
     sessions[4].use()
@@ -287,6 +289,7 @@ def test_a_users_own_limit_wins(mount):
 def test_many_newcomers_at_max_live_keep_the_limit_and_are_all_served(mount):
     from test_concurrency import in_threads
     daemon = mount(max_live=4)
+    daemon.expect('max_live')
     sessions = [daemon.session(f'alice/a{i}/s') for i in range(40)]
 
     def one(i):

@@ -305,7 +305,7 @@ LOOKING = {
     "the manager's files": 'cd {mnt}/.wsm && cat status workspaces metrics config',
     'the manager listed': 'ls -la {mnt}/.wsm {mnt}/.wsm/sessions {mnt}/.wsm/sessions/alice/coder',
     'cd': 'cd {mnt}/alice/coder/s1 && pwd',
-    'df': 'df {mnt}; df',
+    'df': 'df {mnt} && df -t fuse.wsmfs >/dev/null; true',
 }
 
 

@@ -13,6 +13,9 @@ import sys
 import time
 
 
+not_for_children = []  # descriptors of the tests' own end
+
+
 def unescape(text):
     return text.encode().decode('unicode_escape').encode('latin-1').decode(errors='surrogateescape')
 

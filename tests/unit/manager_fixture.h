@@ -507,6 +507,15 @@ static UNUSED const char *text_of(session_text_fn *fn, struct place *s)
     return out;
 }
 
+/* Asks for it and looks at nothing; for many threads. */
+static UNUSED void text_free(session_text_fn *fn, struct place *s)
+{
+    size_t  size;
+    int64_t ms;
+
+    free(fn(s, &size, &ms));
+}
+
 #define state_of(s) text_of(session_text_state, s)
 #define id_of(s)    text_of(session_text_id, s)
 #define error_of(s) text_of(session_text_error, s)

@@ -525,6 +525,58 @@ static void nobody_is_inside_when_the_files_are_closed(void **state)
     }
 }
 
+#define RACERS 12
+#define ROUNDS 400
+
+struct racer {
+    struct fixture *f;
+    int             i;
+};
+
+static void *race(void *arg)
+{
+    const struct racer *r = arg;
+    static const char *const lines[] = { "close force", "fresh", "pin", "unpin", "touch", "destroy force", "forget",
+                                         "ttl 1", "ttl default", "provision", "close", "provision nowait" };
+    char name[16];
+    struct err e;
+
+    snprintf(name, sizeof(name), "s%d", r->i % 4);
+    for (int n = 0; n < ROUNDS; n++) {
+        struct place *s = session_at(r->f, "alice", "coder", name);
+        unsigned k = (unsigned)(n * 7 + r->i) % 18;
+        if (k < array_size(lines))
+            verb(s, lines[k], &e);
+        else if (k < 14)
+            bind_as(s, 0, k % 2 ? "shared" : "", &e);
+        else if (k < 15)
+            text_free(session_text_status, s);
+        else
+            visit(s);
+        place_unref(s);
+    }
+    return NULL;
+}
+
+static void verbs_bindings_and_accesses_may_race(void **state)
+{
+    const struct backend *const backends[] = { &local_backend, &fake_remote, &fake_host };
+
+    (void)state;
+    for (size_t b = 0; b < array_size(backends); b++) {
+        struct fixture *f = fixture_new(backends[b], "isolation=per_agent,max_live=3");
+        pthread_t threads[RACERS];
+        struct racer racers[RACERS];
+        for (int i = 0; i < RACERS; i++) {
+            racers[i] = (struct racer){ f, i };
+            pthread_create(&threads[i], NULL, race, &racers[i]);
+        }
+        for (int i = 0; i < RACERS; i++)
+            pthread_join(threads[i], NULL);
+        fixture_free(f);
+    }
+}
+
 static void progress_is_followed_until_the_end(void **state)
 {
     struct fixture *f = fixture_new(&fake_remote, "isolation=per_agent");
@@ -592,6 +644,7 @@ int main(void)
         cmocka_unit_test(malformed_verbs_change_nothing),
         cmocka_unit_test(the_managers_verbs_do_what_they_say),
         cmocka_unit_test(nobody_is_inside_when_the_files_are_closed),
+        cmocka_unit_test(verbs_bindings_and_accesses_may_race),
         cmocka_unit_test(progress_is_followed_until_the_end),
         cmocka_unit_test(memory_of_fs_goes_with_the_workspace),
     };
