@@ -3,6 +3,8 @@
 #ifndef WSMFS_FS_INTERNAL_H
 #define WSMFS_FS_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "fs/fs.h"
 #include "fs/node.h"
 
@@ -12,6 +14,8 @@ struct lockers;
 struct watcher;
 struct readers;
 struct refused;
+
+#define REQUEST_KINDS_MAX 40
 
 struct fs {
     struct config  *config;
@@ -40,6 +44,9 @@ struct fs {
     bool  killpriv;
     void (*ready)(void *arg);
     void  *ready_arg;
+
+    /* In `metrics`, by what enum request of ops.c says; set at INIT, NULL where there was no room. */
+    _Atomic uint64_t *requests[REQUEST_KINDS_MAX];
 };
 
 /* INIT: agrees with the kernel on what both can do. */

@@ -17,11 +17,44 @@ static struct fs *fs_of(fuse_req_t req)
     return fuse_req_userdata(req);
 }
 
-/* Calls ops->op of the node `ino`, or answers with `otherwise`; an unknown node is from another
- * life of the daemon, and the kernel looks its name up again. */
-#define NODE_CALL(op, otherwise, ...) do {                         \
+/* ── counting ────────────────────────────────────────────────────────────────────────────── */
+
+#define REQUESTS(X)                                                                                  \
+    X(lookup) X(forget) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(unlink) X(rmdir)       \
+    X(symlink) X(rename) X(link) X(open) X(create) X(read) X(write) X(flush) X(release) X(fsync)     \
+    X(opendir) X(readdir) X(readdirplus) X(releasedir) X(statfs) X(setxattr) X(getxattr)             \
+    X(listxattr) X(removexattr) X(poll) X(fallocate) X(lseek) X(copy) X(getlk) X(setlk) X(flock)
+
+#define REQUEST_ID(op)   REQ_##op,
+#define REQUEST_NAME(op) [REQ_##op] = "wsmfs_requests_total{op=\"" #op "\"}",
+
+enum request { REQUESTS(REQUEST_ID) REQUEST_KINDS };
+_Static_assert(REQUEST_KINDS <= REQUEST_KINDS_MAX, "struct fs has room for them");
+
+static const char *const request_names[] = { REQUESTS(REQUEST_NAME) };
+
+static void make_counters(struct fs *fs)
+{
+    for (size_t i = 0; i < REQUEST_KINDS; i++)
+        fs->requests[i] = manager_counter(fs->manager, request_names[i]);
+}
+
+static void count(fuse_req_t req, enum request kind)
+{
+    _Atomic uint64_t *n = fs_of(req)->requests[kind];
+    if (n)
+        atomic_fetch_add_explicit(n, 1, memory_order_relaxed);
+}
+
+/* ── operations ──────────────────────────────────────────────────────────────────────────── */
+
+/* Counts the request and calls ops->op of the node `ino`, or answers with `otherwise`; an unknown
+ * node is from another life of the daemon, and the kernel looks its name up again. */
+#define NODE_CALL(op, otherwise, ...) NODE_CALL_AS(op, op, otherwise __VA_OPT__(,) __VA_ARGS__)
+#define NODE_CALL_AS(kind, op, otherwise, ...) do {                \
         struct fs *fs = fs_of(req);                                \
         struct node *n = nodes_get(&fs->nodes, ino);               \
+        count(req, REQ_##kind);                                    \
         if (!n)                                                    \
             fuse_reply_err(req, ESTALE);                           \
         else if (!n->ops->op)                                      \
@@ -34,6 +67,7 @@ static struct fs *fs_of(fuse_req_t req)
         struct fs *fs = fs_of(req);                                \
         struct handle *h = handle_get(fs, fi->fh);                 \
         (void)ino;                                                 \
+        count(req, REQ_##op);                                      \
         if (!h)                                                    \
             fuse_reply_err(req, EBADF);                            \
         else if (!h->ops->op)                                      \
@@ -51,13 +85,15 @@ static void op_lookup(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
 {
+    count(req, REQ_forget);
     nodes_forget(fs_of(req), ino, n);
     fuse_reply_none(req);
 }
 
-static void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *list)
+static void op_forget_multi(fuse_req_t req, size_t n_forgets, struct fuse_forget_data *list)
 {
-    for (size_t i = 0; i < count; i++)
+    count(req, REQ_forget);
+    for (size_t i = 0; i < n_forgets; i++)
         nodes_forget(fs_of(req), list[i].ino, list[i].nlookup);
     fuse_reply_none(req);
 }
@@ -84,10 +120,12 @@ static void op_mknod(fuse_req_t req, fuse_ino_t ino, const char *name, mode_t mo
 
 static void op_mkdir(fuse_req_t req, fuse_ino_t ino, const char *name, mode_t mode)
 {
-    if (refused_has(fs_of(req)->refused, fuse_req_ctx(req)->pid, ino, name))
+    if (refused_has(fs_of(req)->refused, fuse_req_ctx(req)->pid, ino, name)) {
+        count(req, REQ_mkdir);
         ERR(EPERM);
-    else
+    } else {
         NODE_CALL(mkdir, ERR(EPERM), name, mode);
+    }
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t ino, const char *name)
@@ -117,6 +155,8 @@ static void op_rename(fuse_req_t req, fuse_ino_t ino, const char *name, fuse_ino
                       unsigned flags)
 {
     struct node *to = nodes_get(&fs_of(req)->nodes, to_ino);
+    if (!to || !to->ops->rename)
+        count(req, REQ_rename);
     if (!to)
         ERR(ESTALE);
     else if (!to->ops->rename)
@@ -128,6 +168,8 @@ static void op_rename(fuse_req_t req, fuse_ino_t ino, const char *name, fuse_ino
 static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t to_ino, const char *name)
 {
     struct node *to = nodes_get(&fs_of(req)->nodes, to_ino);
+    if (!to || !to->ops->link)
+        count(req, REQ_link);
     if (!to)
         ERR(ESTALE);
     else if (!to->ops->link)
@@ -163,11 +205,10 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 }
 
 /* drop() alone is what most kinds need. */
-static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void release_handle(fuse_req_t req, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
     struct handle *h = handle_get(fs, fi->fh);
-    (void)ino;
     if (h && h->ops->release) {
         h->ops->release(fs, req, h, fi);
         return;
@@ -175,6 +216,20 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     if (h)
         h->ops->drop(fs, h);
     ERR(0);
+}
+
+static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    count(req, REQ_release);
+    release_handle(req, fi);
+}
+
+static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    count(req, REQ_releasedir);
+    release_handle(req, fi);
 }
 
 static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
@@ -194,7 +249,7 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, s
 
 static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    NODE_CALL(readdir, ERR(ENOTDIR), size, off, fi, true);
+    NODE_CALL_AS(readdirplus, readdir, ERR(ENOTDIR), size, off, fi, true);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -258,6 +313,8 @@ static void op_copy(fuse_req_t req, fuse_ino_t ino, off_t off_in, struct fuse_fi
     struct handle *out = handle_get(fs_of(req), fi_out->fh);
     (void)ino_out;
     if (!out)
+        count(req, REQ_copy);
+    if (!out)
         ERR(EBADF);
     else
         HANDLE_CALL(copy, ERR(EXDEV), off_in, out, off_out, len, flags);
@@ -280,6 +337,7 @@ static void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, 
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
+    make_counters(userdata);
     fs_init_connection(userdata, conn);
 }
 
@@ -308,7 +366,7 @@ const struct fuse_lowlevel_ops fs_ops = {
     .opendir = op_opendir,
     .readdir = op_readdir,
     .readdirplus = op_readdirplus,
-    .releasedir = op_release,
+    .releasedir = op_releasedir,
     .fsyncdir = op_fsync,
     .statfs = op_statfs,
     .setxattr = op_setxattr,

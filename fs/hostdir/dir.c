@@ -269,6 +269,8 @@ static void run_opendir(struct call *c)
     int r = make_dir_handle(c, call_dir(c, container_of(c->node, struct dir_node, n)), &dh);
     if (r == 0)
         r = handle_add(c->fs, &dh->h, c->fi);
+    /* the kernel may keep the listing as long as it would be told of a change */
+    c->fi->cache_readdir = c->fi->keep_cache = r == 0 && look_begin(c->fs, dh->dir).watched;
     if (r < 0) {
         if (dh)
             drop_dir_handle(c->fs, &dh->h);

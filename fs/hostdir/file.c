@@ -159,6 +159,8 @@ static int created(struct change *ch, int fd)
         return r;
     }
     ch->answer.kind = ANSWER_CREATE;
+    if (fh->passthrough && ch->answer.entry.attr_timeout > HOST_TIMEOUT_S)
+        ch->answer.entry.attr_timeout = HOST_TIMEOUT_S; /* see taint() */
     ch->answer.fi = *c->fi;
     ch->answer.handle = &fh->h;
     return 0;

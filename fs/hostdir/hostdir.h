@@ -75,7 +75,7 @@ struct hostdir {
     struct list       all;      /* in hinodes.attached */
     bool              attached; /* workspace_fs_data points here, which counts as a reference */
     bool              closed;   /* the workspace is: detach with the last node */
-    bool              dead;     /* destroyed: every node is stale */
+    atomic_bool       dead;     /* destroyed: every node is stale */
     bool              tenant;   /* ids are shown and set as the tenant's */
     uid_t             uid;
     gid_t             gid;

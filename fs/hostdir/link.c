@@ -218,6 +218,8 @@ static void host_readlink(struct fs *fs, fuse_req_t req, struct node *n)
 void host_link_entry_size(struct fs *fs, struct node *n, struct stat *st)
 {
     char out[PATH_MAX];
+    if (fs->config->symlinks == SYMLINKS_RAW)
+        return; /* it is the disk's, and reading the link would change its atime */
     if (n->kind == NODE_LINK && shown_target(fs, container_of(n, struct link_node, n), out) == 0)
         st->st_size = (off_t)strlen(out);
 }

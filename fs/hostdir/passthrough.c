@@ -36,11 +36,11 @@ static void first(struct open_file *fh, int backing_id)
 
 /* What is written through a mapping changes the attributes without our knowledge, from now until
  * the last mapping is gone: those that the kernel has are not to be believed for long. */
-static void taint(struct fs *fs, struct hfile *hi)
+static void taint(struct fs *fs, struct hfile *hi, bool is_new)
 {
     struct notices ns = {0};
     hinodes_lock(fs);
-    if (!hi->tainted && hi->node)
+    if (!hi->tainted && hi->node && !is_new)
         notices_inode(&ns, hi->node->id, true);
     hi->tainted = true;
     hinodes_unlock(fs);
@@ -63,10 +63,13 @@ void file_choose_mode(struct call *c, struct open_file *fh)
         if (joined && id > 0)
             fuse_passthrough_close(c->req, id);
     }
+    /* FLUSH is what releases POSIX locks; what a reader holds goes with its handle */
+    if ((c->fi->flags & O_ACCMODE) == O_RDONLY)
+        c->fi->noflush = 1;
     if (fh->passthrough)
         c->fi->backing_id = fh->hi->backing_id;
     if (fh->passthrough && (c->fi->flags & O_ACCMODE) != O_RDONLY)
-        taint(fs, fh->hi);
+        taint(fs, fh->hi, c->node->kind != NODE_FILE);
     if (!fh->passthrough && (c->fi->flags & (O_APPEND | O_DIRECT)))
         c->fi->direct_io = 1; /* only the backing file knows where its end is */
 }

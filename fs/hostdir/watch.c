@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
+#include <time.h>
 
 #include "fs/base/cleanup.h"
 #include "fs/base/log.h"
@@ -16,6 +17,7 @@
 
 #define BUCKETS       4096
 #define EVENTS_BYTES  32768
+#define GATHER_NS     5000000 /* our own changes are events too: not a wake-up for each */
 #define RETRY_MS      20 /* a node that the kernel is about to learn of is told again */
 #define WATCHED_MASK  (FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_MODIFY | FAN_ATTRIB | \
                        FAN_CLOSE_WRITE | FAN_EVENT_ON_CHILD | FAN_ONDIR)
@@ -204,9 +206,12 @@ static void tell_child(struct fs *fs, struct news *n, struct notices *ns)
         notices_attributes(ns, hdir_of(h), NULL);
     } else if (h) {
         struct hfile *hf = hfile_of(h);
+        /* while it is open for writing in passthrough such events are mostly the mount's own, and
+         * its attributes are not believed for long anyway */
+        bool known = hf->tainted && !(n->mask & ~(uint64_t)FAN_MODIFY);
         if (n->mask & FAN_CLOSE_WRITE)
             hf->tainted = false;
-        if (hf->node)
+        if (hf->node && !known)
             notices_inode(ns, hf->node->id, hf->opens_passthrough > 0);
     }
     hinodes_unlock(fs);
@@ -394,10 +399,12 @@ static void *run(void *arg)
         int n = poll(p, 2, has_again(w) ? RETRY_MS : -1);
         if (n > 0 && p[1].revents)
             break;
-        if (n > 0)
+        if (n > 0) {
+            nanosleep(&(struct timespec){.tv_nsec = GATHER_NS}, NULL);
             drain(w);
-        else
+        } else {
             tell_again(w);
+        }
     }
     return NULL;
 }

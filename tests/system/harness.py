@@ -461,9 +461,10 @@ class Daemon:
         def there():
             if self.proc is not None and self.proc.poll() is not None:
                 raise MountFailed(self.proc.returncode, self.log())
-            if not mountinfo(self.mnt):
+            there_now = mountinfo(self.mnt)
+            if not there_now:
                 return False
-            self.minor = mountinfo(self.mnt)[-1][1]
+            self.minor = there_now[-1][1]
             try:
                 if self.uid is None:
                     self.check_answers()

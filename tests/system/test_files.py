@@ -655,6 +655,20 @@ def test_changes_move_the_times(d):
     wait_for(lambda: os.stat(d).st_mtime_ns >= before)
 
 
+def test_times_stay_the_same_until_something_changes(fresh):
+    write(fresh / 'f', 'x')
+    below = f'{fresh.daemon.basedir}/{os.path.dirname(fresh.names)}/f'
+    first = os.stat(fresh / 'f').st_mtime_ns
+    for i in range(100):
+        assert read(fresh / 'f') == 'x'
+        assert os.stat(fresh / 'f').st_mtime_ns == first == os.stat(below).st_mtime_ns
+        if i % 20 == 0:
+            fresh.ctl('close')
+    write(below, 'y')
+    os.utime(below, ns=(7, 7))
+    wait_for(lambda: os.stat(fresh / 'f').st_mtime_ns == 7, 20)
+
+
 def test_extended_attributes_work(d):
     write(f'{d}/f', '')
     os.mkdir(f'{d}/dir')

@@ -24,12 +24,12 @@ def planted(fresh):
 
 
 OUTWARD = {  # where the link lies, what it says on the disk → what is read through the mount
-    ('l', '/etc/passwd'): '.wsm/root/etc/passwd',
-    ('d/l', '/etc/passwd'): '../.wsm/root/etc/passwd',
+    ('l', '/etc/shadow'): '.wsm/root/etc/shadow',
+    ('d/l', '/etc/shadow'): '../.wsm/root/etc/shadow',
     ('d/e/l', '/'): '../../.wsm/root',
-    ('l', '../../../../../../../../etc/passwd'): '.wsm/root/etc/passwd',
+    ('l', '../../../../../../../../etc/shadow'): '.wsm/root/etc/shadow',
     ('l', '/proc/self/root/etc/passwd'): '.wsm/root/proc/self/root/etc/passwd',
-    ('l', '/workspace/../etc/passwd'): '.wsm/root/etc/passwd',
+    ('l', '/workspace/../etc/shadow'): '.wsm/root/etc/shadow',
 }
 INWARD = {
     ('l', '/workspace/f'): 'f', ('d/l', '/workspace/f'): '../f', ('d/e/l', '/workspace/d/g'): '../../d/g',
