@@ -12,6 +12,9 @@
  *                              │ failure, time-out                               │
  *                              └────> failed ──next try──> provisioning          └─DESTROY─> absent, no files
  *
+ * STREAM comes while it is ready, whenever a job needs its guest; a job's commands and their output
+ * go over that stream and are no business of the backend.
+ *
  * FILES_OPEN comes before PROVISION where the files lie on this host anyway (files_wait false): an
  * access then waits for nothing. Where they do not (files_wait true) it comes after it, and callers
  * wait.
@@ -42,6 +45,8 @@ struct backend_mount {
     const struct config_pair *pairs; /* the [backend NAME] and [sandbox] keys */
     int64_t grace_ms;
     bool    read_only;    /* nothing may be made or removed */
+    const char *mountpoint; /* absolute */
+    bool    confine;      /* false: jobs are plain processes of this host, which somebody said */
 };
 
 /* Which workspace a callback is about. Strings stay valid during the call. */
@@ -55,6 +60,7 @@ struct backend_workspace {
     bool        tenant;   /* the files belong to this uid and gid: a directory that is made for them
                            * is given to it, those above it are not */
     uint32_t    uid, gid;
+    uint32_t    mode;     /* of a directory that is made for the files, e.g. 0700 */
 };
 
 /* Lets a long provisioning tell what it does and learn that nobody wants it any more. Both may be
@@ -138,6 +144,18 @@ struct backend {
      * directory there. As root_look. */
     void (*root_children)(void *state, const char *inside, void (*each)(const char *name, void *arg),
                           void *arg);
+
+    /* A connected descriptor of a byte stream to the workspace's guest (backends/guest), which the
+     * caller owns: a socket or a pair of pipes' end that can be polled. With `start` the guest is
+     * started in the sandbox when it does not run. -ENXIO: there is none (any more), and without
+     * `start` none is made; any other failure is one of this attempt. PROVISION has succeeded before;
+     * CLOSE comes when the descriptor has been closed and all jobs were told to end. On a thread of
+     * its own, may block. Absent: the backend runs no jobs. */
+    int (*stream)(void *state, const struct backend_workspace *w, bool start, struct err *e);
+
+    /* Where the workspace's files are for a job, an absolute path in the sandbox. Any thread, looks at
+     * no file. Absent: /workspace. */
+    void (*job_root)(void *state, const struct backend_workspace *w, char *out, size_t size);
 };
 
 #endif

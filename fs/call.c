@@ -23,7 +23,7 @@ static struct workspace *workspace_of(struct node *n)
     case NODE_DIR:
         return container_of(n, struct dir_node, n)->hi->h.hd->ws;
     case NODE_FILE:
-        return container_of(n, struct file_node, n)->hi->h.hd->ws;
+        return node_file(n)->h.hd->ws;
     case NODE_LINK:
         return container_of(n, struct link_node, n)->hi->h.hd->ws;
     default:
@@ -37,7 +37,7 @@ static struct hostdir *files_of(struct node *n)
     case NODE_DIR:
         return container_of(n, struct dir_node, n)->hi->h.hd;
     case NODE_FILE:
-        return container_of(n, struct file_node, n)->hi->h.hd;
+        return node_file(n)->h.hd;
     case NODE_LINK:
         return container_of(n, struct link_node, n)->hi->h.hd;
     default:

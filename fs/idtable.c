@@ -11,12 +11,19 @@
 #define CHUNK_SLOTS 1024u
 #define CHUNKS_MAX  (1u << 20)
 
+/* In use: its id and object. Free: the number of its uses and the next free slot plus one, with
+ * which no id can be confused. */
 struct slot {
-    _Atomic(uint64_t) id; /* 0 while free */
+    _Atomic(uint64_t) id;
     _Atomic(void *)   object;
-    uint32_t          uses;
-    uint32_t          next_free; /* slot plus one */
 };
+
+#define IN_USE 0x40000000u /* in the upper half of every id */
+
+static uint64_t free_id(uint32_t uses, uint32_t next_free)
+{
+    return (uint64_t)(uses & 0x3fffffff) << 32 | next_free;
+}
 
 struct idtable {
     pthread_mutex_t lock; /* guards the free list and growth; a leaf */
@@ -69,8 +76,7 @@ static int grow(struct idtable *t)
     if (!c)
         return -1;
     for (uint32_t i = CHUNK_SLOTS; i-- > 0;) {
-        c[i].uses = t->first_use;
-        c[i].next_free = t->free_head;
+        atomic_init(&c[i].id, free_id(t->first_use, t->free_head));
         t->free_head = t->n_slots + i + 1;
     }
     atomic_store_explicit(&t->chunks[t->n_slots / CHUNK_SLOTS], c, memory_order_release);
@@ -85,9 +91,9 @@ uint64_t idtable_add(struct idtable *t, void *object)
         return 0;
     uint32_t n = t->free_head - 1;
     struct slot *s = slot_at(t, n);
-    t->free_head = s->next_free;
-    s->uses = (s->uses + 1) & 0x7fffffff;
-    uint64_t id = (uint64_t)(s->uses | 1u << 30) << 32 | n;
+    uint64_t was = atomic_load(&s->id);
+    t->free_head = (uint32_t)was;
+    uint64_t id = (uint64_t)((((uint32_t)(was >> 32) + 1) & 0x3fffffff) | IN_USE) << 32 | n;
     atomic_store(&s->object, object);
     atomic_store(&s->id, id);
     return id;
@@ -96,7 +102,7 @@ uint64_t idtable_add(struct idtable *t, void *object)
 void *idtable_get(struct idtable *t, uint64_t id)
 {
     struct slot *s = slot_at(t, (uint32_t)id);
-    if (!s || !id || atomic_load(&s->id) != id)
+    if (!s || !(id >> 32 & IN_USE) || atomic_load(&s->id) != id)
         return NULL;
     return atomic_load(&s->object);
 }
@@ -105,11 +111,10 @@ void idtable_remove(struct idtable *t, uint64_t id)
 {
     scoped_lock(&t->lock);
     struct slot *s = slot_at(t, (uint32_t)id);
-    if (!s || atomic_load(&s->id) != id)
+    if (!s || !(id >> 32 & IN_USE) || atomic_load(&s->id) != id)
         return;
-    atomic_store(&s->id, 0);
+    atomic_store(&s->id, free_id((uint32_t)(id >> 32), t->free_head));
     atomic_store(&s->object, NULL);
-    s->next_free = t->free_head;
     t->free_head = (uint32_t)id + 1;
 }
 
@@ -117,7 +122,7 @@ void idtable_each(struct idtable *t, void (*fn)(void *object, void *arg), void *
 {
     for (uint32_t n = 0; n < t->n_slots; n++) {
         struct slot *s = slot_at(t, n);
-        if (atomic_load(&s->id))
+        if (atomic_load(&s->id) >> 32 & IN_USE)
             fn(atomic_load(&s->object), arg);
     }
 }

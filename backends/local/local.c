@@ -3,11 +3,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backends/local/box.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/log.h"
 #include "fs/base/walk.h"
 #include "fs/config/config.h"
 
@@ -16,17 +21,42 @@
 struct local {
     int  base_fd; /* borrowed */
     bool read_only;
+    struct local_keys keys;
     struct shown *shown; /* what a confined job sees of the host */
+    struct boxes *boxes;
+    char  *unconfined;   /* path of the base directory, where jobs are not confined; else NULL */
 };
 
 static int make_table(struct local *l, const struct backend_mount *m, struct err *e)
 {
-    const char *const secrets[] = { m->basedir, m->state_dir, NULL };
+    const char *const secrets[] = { m->basedir, m->state_dir, *m->mountpoint ? m->mountpoint : NULL, NULL };
     cleanup_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
     if (root < 0)
         return err_sys(e, -errno, "/ cannot be opened");
-    return shown_create(root, NULL, 0, secrets, &l->shown, e);
+    return shown_create(root, l->keys.binds, l->keys.n_binds, secrets, &l->shown, e);
+}
+
+static void free_local(struct local *l)
+{
+    boxes_destroy(l->boxes);
+    shown_destroy(l->shown);
+    local_keys_finish(&l->keys);
+    free(l->unconfined);
+    free(l);
+}
+
+static int make(struct local *l, const struct backend_mount *m, struct err *e)
+{
+    int r = local_keys_read(m->pairs, &l->keys, e);
+
+    if (r == 0)
+        r = make_table(l, m, e);
+    if (r == 0)
+        r = boxes_create(m, &l->keys, l->shown, &l->boxes, e);
+    if (r == 0 && !m->confine && !(l->unconfined = strdup(m->basedir)))
+        r = err_set(e, -ENOMEM, "out of memory");
+    return r;
 }
 
 static int local_init(const struct backend_mount *m, void **state, struct err *e)
@@ -34,16 +64,14 @@ static int local_init(const struct backend_mount *m, void **state, struct err *e
     struct local *l;
     int r;
 
-    for (const struct config_pair *p = m->pairs; p; p = p->next)
-        return err_set(e, -EINVAL, "the local backend has no setting \"%s\" (section [%s])", p->key, p->section);
     l = calloc(1, sizeof(*l));
     if (!l)
         return err_set(e, -ENOMEM, "out of memory");
     l->base_fd = m->basedir_fd;
     l->read_only = m->read_only;
-    r = make_table(l, m, e);
+    r = make(l, m, e);
     if (r < 0) {
-        free(l);
+        free_local(l);
         return r;
     }
     *state = l;
@@ -52,10 +80,29 @@ static int local_init(const struct backend_mount *m, void **state, struct err *e
 
 static void local_finish(void *state)
 {
-    struct local *l = state;
+    free_local(state);
+}
 
-    shown_destroy(l->shown);
-    free(l);
+/* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
+
+static int local_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+{
+    return boxes_stream(((struct local *)state)->boxes, w, start, e);
+}
+
+static int local_close(void *state, const struct backend_workspace *w, struct err *e)
+{
+    return boxes_close(((struct local *)state)->boxes, w, e);
+}
+
+static void local_job_root(void *state, const struct backend_workspace *w, char *out, size_t size)
+{
+    const struct local *l = state;
+
+    if (l->unconfined)
+        snprintf(out, size, "%s/%s", l->unconfined, w->host_dir);
+    else
+        snprintf(out, size, SHOWN_WORKSPACE);
 }
 
 static void root_look(void *state, const char *inside, struct backend_root_place *out)
@@ -70,29 +117,43 @@ static void root_children(void *state, const char *inside, void (*each)(const ch
 
 /* ── opening ─────────────────────────────────────────────────────────────────────────────── */
 
-/* What somebody removes in this moment because it is empty (its name was forgotten) is made again. */
-static int open_files(const struct local *l, const char *path)
+/* *made: the directory was not there. What somebody removes in this moment because it is empty (its
+ * name was forgotten) is made again. */
+static int open_files(const struct local *l, const char *path, bool *made)
 {
-    int fd = -ENOENT;
+    int fd = walk_open(l->base_fd, path, false);
 
-    for (int tries = 0; fd == -ENOENT && tries < 3; tries++)
-        fd = walk_open(l->base_fd, path, !l->read_only);
+    *made = fd == -ENOENT && !l->read_only;
+    for (int tries = 0; *made && fd == -ENOENT && tries < 3; tries++)
+        fd = walk_open(l->base_fd, path, true);
     return fd;
+}
+
+/* The descriptor is O_PATH, so the way is by its name in /proc. */
+static int set_mode(int fd, uint32_t mode)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return chmod(path, mode) < 0 ? -errno : 0;
 }
 
 /* Gives a directory that is still the daemon's to its tenant: the one just made, or one whose maker
  * was killed before this. */
-static int give_away(int fd, const struct backend_workspace *w)
+static int give_away(int fd, const struct backend_workspace *w, bool made)
 {
     struct stat st;
+    int r;
 
-    if (!w->tenant || geteuid() != 0)
-        return 0;
     if (fstat(fd, &st) < 0)
         return -errno;
-    if (st.st_uid != geteuid() || (st.st_uid == w->uid && st.st_gid == w->gid))
-        return 0;
-    return fchownat(fd, "", w->uid, w->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
+    bool owed = w->tenant && geteuid() == 0 && st.st_uid == 0 && (w->uid != 0 || st.st_gid != w->gid);
+    if ((made || owed) && w->mode && w->mode != (st.st_mode & 07777)) {
+        r = set_mode(fd, w->mode);
+        if (r < 0)
+            return r;
+    }
+    return owed && fchownat(fd, "", w->uid, w->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
 static int say_open_failed(int r, const struct backend_workspace *w, bool read_only, struct err *e)
@@ -108,12 +169,13 @@ static int say_open_failed(int r, const struct backend_workspace *w, bool read_o
 static int local_files_open(void *state, const struct backend_workspace *w, struct err *e)
 {
     struct local *l = state;
-    int fd = open_files(l, w->host_dir);
+    bool made;
+    int fd = open_files(l, w->host_dir, &made);
     int r;
 
     if (fd < 0)
         return say_open_failed(fd, w, l->read_only, e);
-    r = l->read_only ? 0 : give_away(fd, w);
+    r = l->read_only ? 0 : give_away(fd, w, made);
     if (r < 0) {
         close(fd);
         return err_sys(e, r, "the directory %s cannot be given to uid %u", w->host_dir, w->uid);
@@ -134,15 +196,19 @@ static int local_destroy(void *state, const struct backend_workspace *w, struct 
     return trash_remove(l->base_fd, w->host_dir, trash, p, e);
 }
 
-/* There are no sandboxes to be found, but what an interrupted removal has left is removed now. */
+/* What an interrupted removal has left is removed now too. */
 static int local_list(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg,
                       struct err *e)
 {
     struct local *l = state;
     cleanup_close int trash = -1;
+    struct err why = { 0 };
+    int r = boxes_list(l->boxes, found, arg, e);
 
-    (void)found;
-    (void)arg;
+    if (r < 0)
+        return r;
+    if (boxes_check(l->boxes, &why) < 0)
+        log_info("jobs will be refused here: %s", why.text);
     if (l->read_only)
         return 0;
     trash = walk_open(l->base_fd, TRASH, false);
@@ -157,8 +223,11 @@ const struct backend local_backend = {
     .init = local_init,
     .finish = local_finish,
     .files_open = local_files_open,
+    .close = local_close,
     .destroy = local_destroy,
     .list = local_list,
+    .stream = local_stream,
+    .job_root = local_job_root,
     .root_look = root_look,
     .root_children = root_children,
 };

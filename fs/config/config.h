@@ -19,6 +19,7 @@ enum users_rule { USERS_ANY, USERS_LISTED };
 enum provision_rule { PROVISION_ACCESS, PROVISION_JOBS };
 enum owner_rule { OWNER_AUTO, OWNER_NATIVE, OWNER_TENANT };
 enum symlinks_rule { SYMLINKS_CONTAINED, SYMLINKS_ANCHORED, SYMLINKS_RAW };
+enum busy_bits { BUSY_FILES = 1, BUSY_JOBS = 2 };
 enum tristate { TRI_AUTO, TRI_ON, TRI_OFF };
 
 /* One [user NAME] section. */
@@ -79,6 +80,12 @@ struct config {
     enum owner_rule owner;
     bool     show_control;
     unsigned max_live, max_live_per_user; /* 0: no limit */
+    unsigned busy;                    /* what keeps a workspace from being evicted: BUSY_… */
+    bool     confine;                 /* jobs run in a sandbox of their workspace */
+    unsigned max_jobs, max_jobs_per_workspace; /* that run; 0: no limit */
+    int64_t  job_keep_s;              /* how long ended jobs are kept; 0: until they are removed */
+    uint64_t job_output_max_bytes;    /* stored of one job before it waits for a reader; 0: no limit */
+    uint64_t spool_max_bytes;         /* of all jobs; 0: no limit */
     enum tristate passthrough;
     unsigned readers;                 /* 0: chosen by wsmfs */
     int      log_level;               /* enum log_level; live */
@@ -170,6 +177,9 @@ int duration_parse(const char *text, int64_t *seconds);
 
 /* "4096", "64K", "256M", "4G" → bytes (powers of 1024). -EINVAL for anything else. */
 int size_parse(const char *text, uint64_t *bytes);
+
+/* "256M" for 268435456: in the largest unit that divides it; malloc'ed. */
+char *size_text(uint64_t bytes);
 
 /* Absolute form of a path, lexically cleaned of "//", "/./" and a trailing "/" ("..", which may
  * pass through a link, stays); malloc'ed, NULL when the working directory cannot be had or out of

@@ -82,6 +82,48 @@ static char *get_count(const struct config *c, const struct option_spec *o)
     return asprintf(&text, "%u", *(unsigned *)field(c, o)) < 0 ? NULL : text;
 }
 
+static int set_size(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    if (size_parse(value, field(c, o)) < 0)
+        return err_set(e, -EINVAL, "not a size such as 4096, 64K, 256M or 4G");
+    return 0;
+}
+
+static char *get_size(const struct config *c, const struct option_spec *o)
+{
+    return size_text(*(uint64_t *)field(c, o));
+}
+
+static const char *const busy_words[] = {"files", "jobs", NULL};
+
+/* A list of words; "none" for none of them. */
+static int set_busy(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    cleanup_free char *copy = strdup(value);
+    unsigned bits = 0;
+    char *rest;
+
+    (void)o;
+    if (!copy)
+        return err_set(e, -ENOMEM, "out of memory");
+    for (char *word = strtok_r(copy, ",+", &rest); word; word = strtok_r(NULL, ",+", &rest)) {
+        int i = word_index(busy_words, word);
+        if (i < 0 && strcmp(value, "none") != 0)
+            return err_set(e, -EINVAL, "not a list of files and jobs, or none");
+        bits |= i < 0 ? 0u : 1u << i;
+    }
+    c->busy = bits;
+    return 0;
+}
+
+static char *get_busy(const struct config *c, const struct option_spec *o)
+{
+    static const char *const lists[] = {"none", "files", "jobs", "files,jobs"};
+
+    (void)o;
+    return strdup(lists[c->busy & (BUSY_FILES | BUSY_JOBS)]);
+}
+
 static int set_readers(struct config *c, const struct option_spec *o, const char *value, struct err *e)
 {
     uint64_t v = 0;
@@ -141,6 +183,7 @@ static char *get_text(const struct config *c, const struct option_spec *o)
     .values = shown, .words = WORDS(__VA_ARGS__), .set = set_word, .get = get_word, AT(member)
 #define DURATION(member) .values = "DURATION", .set = set_duration, .get = get_duration, AT(member)
 #define COUNT(member) .values = "NUMBER", .initial = "0", .set = set_count, .get = get_count, AT(member)
+#define SIZE(member) .values = "SIZE", .set = set_size, .get = get_size, AT(member)
 #define PATH(member, shown) .values = shown, .set = set_path, .get = get_text, AT(member)
 
 /* The words of an enumeration stand in the order of its constants. */
@@ -189,6 +232,19 @@ static const struct option_spec table[] = {
     {.name = "max_live", COUNT(max_live), .help = "how many workspaces may be open at once; 0: no limit"},
     {.name = "max_live_per_user", COUNT(max_live_per_user),
      .help = "the same for each user; 0: no limit"},
+    {.name = "busy", .values = "files,jobs", .initial = "files,jobs", .set = set_busy, .get = get_busy, AT(busy),
+     .help = "what keeps a workspace from being closed as idle: open files, running jobs; or none"},
+    {.name = "confine", .values = "on|off", .initial = "on", .set = set_bool, .get = get_bool, AT(confine),
+     .help = "run jobs in a sandbox of their workspace (local); off: as plain processes of this host"},
+    {.name = "max_jobs", COUNT(max_jobs), .help = "how many jobs may run at once; 0: no limit"},
+    {.name = "max_jobs_per_workspace", COUNT(max_jobs_per_workspace),
+     .help = "the same for each workspace; 0: no limit"},
+    {.name = "job_keep", .initial = "1h", DURATION(job_keep_s),
+     .help = "how long an ended job and its output are kept; 0: until it is removed"},
+    {.name = "job_output_max", .initial = "256M", SIZE(job_output_max_bytes),
+     .help = "how much of one job's output is stored before it waits for a reader; 0: no limit"},
+    {.name = "spool_max", .initial = "4G", SIZE(spool_max_bytes),
+     .help = "the same for all jobs together; 0: no limit"},
     {.name = "passthrough", .initial = "auto", ENUM(passthrough, "auto|on|off", "auto", "on", "off"),
      .help = "let the kernel read and write backing files itself"},
     {.name = "readers", .values = "auto|NUMBER", .initial = "auto", .set = set_readers,

@@ -72,13 +72,27 @@ char *duration_text(int64_t seconds)
     return text;
 }
 
+static const struct unit size_units[] = {
+    {"T", 1ull << 40}, {"G", 1ull << 30}, {"M", 1ull << 20}, {"K", 1ull << 10}, {"", 1},
+};
+
 int size_parse(const char *text, uint64_t *bytes)
 {
-    static const struct unit units[] = {
-        {"", 1}, {"K", 1ull << 10}, {"M", 1ull << 20}, {"G", 1ull << 30}, {"T", 1ull << 40},
-    };
+    return scaled_parse(text, size_units, array_size(size_units), INT64_MAX, bytes);
+}
 
-    return scaled_parse(text, units, array_size(units), INT64_MAX, bytes);
+char *size_text(uint64_t bytes)
+{
+    const struct unit *u = size_units;
+    char *text;
+
+    if (bytes == 0)
+        return strdup("0");
+    while (bytes % u->factor != 0)
+        u++;
+    if (asprintf(&text, "%llu%s", (unsigned long long)(bytes / u->factor), u->name) < 0)
+        return NULL;
+    return text;
 }
 
 int word_index(const char *const *words, const char *word)

@@ -49,7 +49,7 @@ static struct hinode *call_hinode(struct call *c)
 {
     switch (c->node->kind) {
     case NODE_FILE:
-        return &container_of(c->node, struct file_node, n)->hi->h;
+        return &node_file(c->node)->h;
     case NODE_LINK:
         return &container_of(c->node, struct link_node, n)->hi->h;
     default:

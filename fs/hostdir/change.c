@@ -341,7 +341,7 @@ void host_dir_rename(struct fs *fs, fuse_req_t req, struct node *n, const char *
 static struct hinode *linked_hinode(struct node *n)
 {
     if (n->kind == NODE_FILE)
-        return &container_of(n, struct file_node, n)->hi->h;
+        return &node_file(n)->h;
     if (n->kind == NODE_LINK)
         return &container_of(n, struct link_node, n)->hi->h;
     return NULL;

@@ -48,13 +48,12 @@ static struct node *file_node_for(struct fs *fs, struct hfile *h)
         hinode_unref(fs, &h->h);
         return h->node;
     }
-    struct file_node *new = calloc(1, sizeof *new);
+    struct node *new = calloc(1, sizeof *new);
     if (new) {
-        new->n = (struct node){.ops = &host_file_ops, .kind = NODE_FILE};
-        if (nodes_add(&fs->nodes, &new->n, NULL, false) == 0) {
-            new->hi = h;
-            h->node = &new->n;
-            return &new->n;
+        *new = (struct node){.ops = &host_file_ops, .kind = NODE_FILE, .owner = h};
+        if (nodes_add(&fs->nodes, new, NULL, false) == 0) {
+            h->node = new;
+            return new;
         }
     }
     free(new);
@@ -92,7 +91,7 @@ static double entry_attr_timeout(struct fs *fs, struct node *n, const struct sta
     if (made_dir || setid || n->kind == NODE_LINK)
         return 0;
     struct hinode *h = n->kind == NODE_DIR ? &container_of(n, struct dir_node, n)->hi->h
-                                           : &container_of(n, struct file_node, n)->hi->h;
+                                           : &node_file(n)->h;
     return watch_covers(fs, h, st) || most < HOST_TIMEOUT_S ? most : HOST_TIMEOUT_S;
 }
 

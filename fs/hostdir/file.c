@@ -105,7 +105,7 @@ static int open_hinode(struct call *c, struct hfile *hi, struct open_file **out)
 
 static void run_open(struct call *c)
 {
-    struct hfile *hi = container_of(c->node, struct file_node, n)->hi;
+    struct hfile *hi = node_file(c->node);
     struct open_file *fh = NULL;
     int r = S_ISREG(hi->h.type) ? open_hinode(c, hi, &fh) : -ENXIO;
     if (r < 0)
@@ -151,7 +151,7 @@ static int created(struct change *ch, int fd)
         return r;
     }
     struct node *n = ch->answer.node;
-    r = n->kind == NODE_FILE ? make_handle(c, container_of(n, struct file_node, n)->hi, fd, &fh) : -ESTALE;
+    r = n->kind == NODE_FILE ? make_handle(c, node_file(n), fd, &fh) : -ESTALE;
     if (r < 0) {
         if (n->kind != NODE_FILE)
             close(fd);
@@ -294,16 +294,15 @@ const struct handle_ops file_handle_ops = {
 static void detach_file(struct fs *fs, struct node *n)
 {
     (void)fs;
-    container_of(n, struct file_node, n)->hi->node = NULL;
+    node_file(n)->node = NULL;
 }
 
 static void destroy_file(struct fs *fs, struct node *n)
 {
-    struct file_node *f = container_of(n, struct file_node, n);
     hinodes_lock(fs);
-    hinode_unref(fs, &f->hi->h);
+    hinode_unref(fs, &node_file(n)->h);
     hinodes_unlock(fs);
-    free(f);
+    free(n);
 }
 
 const struct node_ops host_file_ops = {

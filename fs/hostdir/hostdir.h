@@ -89,10 +89,8 @@ struct dir_node {
     struct list   alias;     /* in hi->aliases */
 };
 
-struct file_node {
-    struct node   n;
-    struct hfile *hi;
-};
+/* A file's node is a bare one, to be small: there are as many as the kernel knows files. */
+static inline struct hfile *node_file(const struct node *n) { return (struct hfile *)n->owner; }
 
 /* Its text depends on where it is seen from: the key's directory and session. */
 struct link_node {

@@ -20,7 +20,7 @@ bool host_is_acl(const char *name)
 static struct hinode *hinode_of(struct call *c)
 {
     if (c->node->kind == NODE_FILE)
-        return &container_of(c->node, struct file_node, n)->hi->h;
+        return &node_file(c->node)->h;
     if (c->node->kind == NODE_LINK)
         return &container_of(c->node, struct link_node, n)->hi->h;
     return &call_dir(c, container_of(c->node, struct dir_node, n))->h;

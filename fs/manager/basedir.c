@@ -180,6 +180,17 @@ static const char *isolation_word(enum isolation i)
     return words[i];
 }
 
+/* What a daemon has written, not what a disk or an editor has made of it. */
+static bool policy_valid(const char *text)
+{
+    char isolation[16], scheme[16], again[META_TEXT_MAX];
+
+    if (sscanf(text, "isolation=%15[a-z_],id_scheme=%15[a-z_]", isolation, scheme) != 2)
+        return false;
+    snprintf(again, sizeof(again), "isolation=%s,id_scheme=%s", isolation, scheme);
+    return strcmp(again, text) == 0;
+}
+
 static int settle_policy(const struct basedir *b, const struct config *c, int meta, struct err *e)
 {
     char proposal[META_TEXT_MAX], text[META_TEXT_MAX];
@@ -190,6 +201,11 @@ static int settle_policy(const struct basedir *b, const struct config *c, int me
     r = settle_text(meta, "policy", proposal, c->read_only, text);
     if (r < 0)
         return err_sys(e, r, "%s/" META_DIR "/policy cannot be read or written", b->path);
+    if (!policy_valid(text))
+        return err_set(e, -EINVAL,
+                       "%s/" META_DIR "/policy is damaged: it must say what the files there were made with, as in "
+                       "\"isolation=per_agent,id_scheme=wsmfs\"",
+                       b->path);
     if (strcmp(text, proposal) != 0)
         return err_set(e, -EINVAL,
                        "the base directory %s was made with %s, and this mount says %s: its files would be "

@@ -158,7 +158,9 @@ static int switch_to_locked(struct session *s, struct workspace *ws, struct wait
         return 0;
     /* Open files are counted by the workspace, so those of other sessions that share it count too:
      * which session a file was opened through is the kernel's knowledge, and a hard link has two. */
-    if (s->ws != ws && workspace_busy(s->ws))
+    if (s->ws != ws && s->running_jobs)
+        return err_set(e, -EBUSY, "jobs of this session run (%u)", s->running_jobs);
+    if (s->ws != ws && atomic_load(&s->ws->open_files) > 0)
         return err_set(e, -EBUSY, "files of this workspace are open (%u)", atomic_load(&s->ws->open_files));
     workspace_ref(ws);
     r = queue_locked(s, ws, bound, w, e);
@@ -240,6 +242,7 @@ int session_bind(struct place *session, const struct caller *who, const char *id
 
     err_clear(&own);
     r = bind_id(s, who, id, w, &own);
+    err_escape(&own);
     session_fail(s, &own);
     if (r < 0 && e)
         *e = own;

@@ -10,13 +10,18 @@ struct closing {
     struct backend_progress progress; /* first; of a destroy */
     struct workspace *ws; /* referenced */
     struct list  waiters; /* wait_lock */
+    atomic_uint  refs;    /* its steps, and a time-out that is being handled */
     struct task  task;
+    struct task  late;
+    struct timer timer;   /* ends the wait for an attempt that does not end */
     enum close_why why;
     bool         started;   /* nobody is inside, no attempt runs; ws->lock */
     atomic_bool  destroy;   /* asked for; set under ws->lock */
     bool         destroyed; /* done */
     struct err   err;       /* how it went */
 };
+
+static void closing_fire(struct timer *t);
 
 static struct closing *closing_new(struct workspace *ws, const struct close_request *req)
 {
@@ -25,6 +30,8 @@ static struct closing *closing_new(struct workspace *ws, const struct close_requ
     if (!c)
         return NULL;
     c->ws = ws;
+    c->timer.fire = closing_fire;
+    atomic_init(&c->refs, 1);
     c->why = req->why;
     atomic_init(&c->destroy, req->destroy);
     list_init(&c->waiters);
@@ -56,22 +63,19 @@ static bool nothing_to_close_locked(struct workspace *ws, const struct close_req
     enum workspace_state s = workspace_state(ws);
 
     return (s == WS_ABSENT || s == WS_FAILED) && !(atomic_load(&ws->gate) & GATE_OPEN) && !ws->leftover &&
-           !req->destroy;
+           !ws->stale && !req->destroy;
 }
 
-/* ws->lock held. Waiters of an attempt that is cancelled are moved to `out`; *ended is an attempt
- * that had not begun. */
+/* ws->lock held. *ended is an attempt that had not reached the backend. Who waits for one that is
+ * cancelled waits for the end of the closing and then comes again. */
 static int begin_locked(struct workspace *ws, struct closing *c, const struct close_request *req,
-                        struct list *out, struct attempt **ended, struct err *e)
+                        struct attempt **ended)
 {
     enum workspace_state s = workspace_state(ws);
     bool open = atomic_load(&ws->gate) & GATE_OPEN;
 
     if (req->if_idle && (s == WS_PROVISIONING || !(open || ws->leftover) || atomic_load(&ws->pinned)))
         return -EAGAIN;
-    if (ws->stale)
-        return err_set(e, -ETIMEDOUT,
-                       "a provisioning that was given up has not ended yet; what it makes will be released");
     if (nothing_to_close_locked(ws, req)) {
         ws->backoff_ns = 0;
         workspace_fail_locked(ws, NULL);
@@ -81,10 +85,10 @@ static int begin_locked(struct workspace *ws, struct closing *c, const struct cl
     }
     if (!shut_gate_locked(ws, req))
         return -EAGAIN;
-    if (ws->attempt) {
+    if (ws->attempt)
         *ended = attempt_cancel_locked(ws);
-        waiters_take(ws->manager, &ws->waiters, -ECANCELED, out);
-    }
+    if (ws->attempt || ws->stale)
+        timer_set(ws->manager->timers, &c->timer, clock_ns() + ws->manager->config->grace_s * NS_PER_S);
     ws->closing = c;
     workspace_set_state_locked(ws, WS_CLOSING);
     return MANAGER_WAIT;
@@ -101,10 +105,13 @@ static int join_locked(struct workspace *ws, const struct close_request *req, st
     return MANAGER_WAIT;
 }
 
-static void closing_free(struct closing *c)
+static void closing_unref(struct closing *c)
 {
     struct manager *m = c->ws->manager;
 
+    if (atomic_fetch_sub(&c->refs, 1) > 1)
+        return;
+    timer_cancel(m->timers, &c->timer);
     workspace_unref(c->ws);
     free(c);
     manager_job_end(m);
@@ -115,28 +122,25 @@ int workspace_close(struct workspace *ws, const struct close_request *req, struc
 {
     struct closing *c = closing_new(ws, req);
     struct attempt *ended = NULL;
-    struct list out;
     int r;
 
     if (!c)
         return err_set(e, -ENOMEM, "out of memory");
-    list_init(&out);
     pthread_mutex_lock(&ws->lock);
     if (ws->closing) {
         r = join_locked(ws, req, w);
     } else {
-        r = begin_locked(ws, c, req, &out, &ended, e);
+        r = begin_locked(ws, c, req, &ended);
         if (r == MANAGER_WAIT) {
             waiters_add(ws->manager, &c->waiters, w);
             c = NULL;
         }
     }
     pthread_mutex_unlock(&ws->lock);
-    waiters_wake(ws->manager, &out);
     if (ended)
         attempt_unref(ended);
     if (c)
-        closing_free(c);
+        closing_unref(c);
     else
         closing_go_on(ws);
     return r;
@@ -153,7 +157,19 @@ static void next_step(struct closing *c, struct pool *pool, void (*run)(struct t
     pool_add(pool, &c->task);
 }
 
-/* On the pool, nobody inside: fs/ drops what it holds, then the files are let go of. */
+static void task_files(struct task *t);
+
+/* On a thread that may take long, nobody inside: first whoever still works in the sandbox ends. */
+static void task_stop(struct task *t)
+{
+    struct closing *c = container_of(t, struct closing, task);
+    struct manager *m = c->ws->manager;
+
+    m->hooks.stop_jobs(c->ws, m->hooks_arg);
+    next_step(c, m->pool, task_files);
+}
+
+/* On the pool: fs/ drops what it holds, then the files are let go of. */
 static void task_files(struct task *t)
 {
     struct closing *c = container_of(t, struct closing, task);
@@ -178,7 +194,8 @@ void closing_go_on(struct workspace *ws)
     struct closing *c = NULL;
 
     pthread_mutex_lock(&ws->lock);
-    if (ws->closing && !ws->closing->started && !ws->attempt && workspace_inside(ws) == 0) {
+    if (ws->closing && !ws->closing->started && !ws->attempt && !ws->stale &&
+        workspace_inside(ws) == 0) {
         c = ws->closing;
         c->started = true;
     }
@@ -186,7 +203,10 @@ void closing_go_on(struct workspace *ws)
     if (!c)
         return;
     workspace_event(ws, LOG_LEVEL_DEBUG, "closing", NULL);
-    next_step(c, ws->manager->pool, task_files);
+    if (ws->manager->hooks.stop_jobs && manager_runs_jobs(ws->manager))
+        next_step(c, ws->manager->provisioners, task_stop);
+    else
+        next_step(c, ws->manager->pool, task_files);
 }
 
 void workspace_left_slow(struct workspace *ws)
@@ -323,18 +343,67 @@ static void closing_finish(struct closing *c)
     workspace_store(ws);
     workspace_release(ws);
     waiters_wake(m, &out);
-    closing_free(c);
+    closing_unref(c);
 }
 
-void closing_abandon_locked(struct workspace *ws, int status, struct list *out)
-{
-    struct closing *c = ws->closing;
+/* ── giving up ───────────────────────────────────────────────────────────────────────────── */
 
+/* ws->lock held: the files stay usable if they were; what the attempt makes is released when it ends. */
+static void abandon_locked(struct closing *c, struct list *out)
+{
+    struct workspace *ws = c->ws;
+
+    err_set(&c->err, -ETIMEDOUT,
+            "the provisioning that was under way does not end; what it makes will be released");
+    attempt_give_up_locked(ws);
     ws->closing = NULL;
-    waiters_take(ws->manager, &c->waiters, status, out);
     if (ws->files_fd >= 0)
         atomic_fetch_or_explicit(&ws->gate, GATE_OPEN, memory_order_release);
-    manager_job_end(ws->manager);
-    free(c);
-    atomic_fetch_sub(&ws->refs, 1); /* the attempt holds another one */
+    workspace_back_off_locked(ws, &c->err);
+    waiters_take(ws->manager, &c->waiters, c->err.code, out);
+    waiters_take(ws->manager, &ws->waiters, c->err.code, out);
+}
+
+static bool waits_for_attempt_locked(const struct closing *c)
+{
+    return c->ws->closing == c && !c->started && (c->ws->attempt || c->ws->stale);
+}
+
+static void task_late(struct task *t)
+{
+    struct closing *c = container_of(t, struct closing, late);
+    struct workspace *ws = c->ws;
+    struct list out;
+    bool late;
+
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    late = waits_for_attempt_locked(c);
+    if (late)
+        abandon_locked(c, &out);
+    pthread_mutex_unlock(&ws->lock);
+    if (late) {
+        workspace_say_failed(ws, &c->err);
+        closing_unref(c);
+    }
+    waiters_wake(ws->manager, &out);
+    closing_unref(c);
+}
+
+/* On the timer's thread, which must not be held up. */
+static void closing_fire(struct timer *t)
+{
+    struct closing *c = container_of(t, struct closing, timer);
+    struct manager *m = c->ws->manager;
+    bool late;
+
+    pthread_mutex_lock(&c->ws->lock);
+    late = waits_for_attempt_locked(c);
+    if (late)
+        atomic_fetch_add(&c->refs, 1);
+    pthread_mutex_unlock(&c->ws->lock);
+    if (!late)
+        return;
+    c->late.run = task_late;
+    pool_add(m->pool, &c->late);
 }

@@ -83,6 +83,7 @@ struct manager {
     pthread_mutex_t wait_lock;  /* guards every queue of waiters; taken last but for leaves */
 
     atomic_size_t  by_state[WS_STATES];
+    atomic_uint    running_jobs;
     atomic_size_t  known_sessions;
     struct counter counters[COUNTERS_MAX];
     _Atomic uint64_t provision_buckets[PROVISION_BUCKETS + 1];
@@ -146,6 +147,7 @@ struct session {
     bool              bound; /* ws is by an explicit id; names_lock */
     int64_t           bound_ms;
     struct failure   *failure; /* of a verb or a write; names_lock */
+    unsigned          running_jobs; /* names_lock */
 };
 
 static inline struct node *node_of(struct place *p) { return (struct node *)p; }
@@ -192,6 +194,9 @@ int session_know(struct session *s);
 struct workspace *session_switch_locked(struct session *s, struct workspace *ws, bool bound);
 /* Remembers a sentence for `.wsm/error`; NULL or code 0 forgets it. Takes names_lock. */
 void session_fail(struct session *s, const struct err *e);
+/* Makes what came from others in a sentence harmless to a terminal, as the log does: control
+ * characters and what is not UTF-8 become \xNN. */
+void err_escape(struct err *e);
 
 /* ── workspaces ──────────────────────────────────────────────────────────────────────────── */
 
@@ -215,6 +220,7 @@ struct workspace {
     /* The way in: no lock on a workspace that is ready. */
     atomic_uint      gate;
     atomic_uint      open_files;
+    atomic_uint      running_jobs;
     _Atomic int64_t  last_access_ns; /* clock_ns time */
     int              files_fd;       /* written with the gate closed and nobody inside */
     _Atomic uint64_t tenant_ids;     /* uid << 32 | gid, or TENANT_NONE */
@@ -247,6 +253,7 @@ struct workspace {
     bool        is_live;
 
     void *fs_data;
+    void *jobs_data;
     void *backend_data;
 };
 
@@ -277,6 +284,11 @@ void workspace_refresh_tenant(struct workspace *ws);
 void workspace_set_state_locked(struct workspace *ws, enum workspace_state s);
 /* ws->lock held: keeps a sentence (NULL: forgets it). */
 void workspace_fail_locked(struct workspace *ws, const struct err *e);
+/* ws->lock held: it has failed; the same answer is given until the back-off is over. */
+void workspace_back_off_locked(struct workspace *ws, const struct err *e);
+/* Says in events, log and counters that it has failed. No lock may be held. */
+void workspace_say_failed(struct workspace *ws, const struct err *e);
+/* By what `busy` says: it is never evicted then. */
 bool workspace_busy(struct workspace *ws);
 enum workspace_state workspace_state(struct workspace *ws);
 /* How many are inside now. */
@@ -315,6 +327,7 @@ struct attempt {
     struct timer timer;
     atomic_bool  cancelled;
     bool         no_wait;    /* its caller does not wait for room; fixed before the start */
+    bool         behind;     /* waits for an earlier one that is still in the backend; ws->lock */
     bool         inside;     /* past admission; ws->lock */
     bool         files_open; /* host files are in use, only the sandbox is made; ws->lock */
     int64_t      start_ns;
@@ -332,9 +345,22 @@ void attempt_adopt(struct workspace *ws, int64_t created_ms, int64_t last_access
 int attempt_start(struct attempt *a, struct err *e);
 /* Sets the time limit. Any lock of ours may be held. */
 void attempt_arm(struct attempt *a);
-/* ws->lock held: the workspace is being closed. Cancels what runs (NULL), or ends what still waits
- * for room, which is returned for the caller to attempt_unref without the lock. */
+/* Refuses an attempt that waits before the backend, with the sentence, which is told to all who wait;
+ * the attempt is gone. Returns the code. No lock may be held. */
+int attempt_refuse(struct attempt *a, const struct err *e);
+/* ws->lock held: an attempt that has just begun waits while an earlier one is still in the backend,
+ * under its time limit; it then starts by itself. False: there is none. */
+bool attempt_park_locked(struct attempt *a);
+/* An earlier attempt has ended at last: what waited for it goes on. No lock may be held. */
+void attempt_stale_ended(struct workspace *ws);
+/* ws->lock held: nobody waits for the attempt any more, its thread is on its own. */
+void attempt_give_up_locked(struct workspace *ws);
+/* ws->lock held: the workspace is being closed. Cancels what runs (NULL), or ends what has not
+ * reached the backend, which is returned for the caller to attempt_unref without the lock. */
 struct attempt *attempt_cancel_locked(struct workspace *ws);
+/* Its time limit is over; on the timer's thread, which must not be held up: the work is done on the
+ * pool. */
+void attempt_fire(struct timer *t);
 /* No lock may be held. */
 void attempt_unref(struct attempt *a);
 
@@ -369,9 +395,6 @@ int workspace_close(struct workspace *ws, const struct close_request *req, struc
 /* Begins the work of a closing once nobody is inside and no attempt runs; does nothing before and
  * afterwards. Called whenever one of these may have become true; no lock may be held. */
 void closing_go_on(struct workspace *ws);
-/* ws->lock held: a closing that waits for an attempt which does not end gives up; its waiters are
- * moved to `out`, the files stay usable if they were. */
-void closing_abandon_locked(struct workspace *ws, int status, struct list *out);
 
 /* ws->lock held, state ready: arms the timer for the next deadline. */
 void sweeper_arm_locked(struct workspace *ws);
@@ -392,6 +415,11 @@ int close_many(struct manager *m, const struct close_request *req, bool past_ttl
 int session_fresh(struct place *session, struct waiter *w, struct err *e);
 /* Stores the workspace's row and wakes `w` after COMMIT: MANAGER_WAIT or -ENOMEM. */
 int workspace_store_wait(struct workspace *ws, struct waiter *w, struct err *e);
+
+/* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
+
+/* Of this session alone. Takes names_lock. */
+unsigned session_running_jobs(struct session *s);
 
 /* ── progress, start ─────────────────────────────────────────────────────────────────────── */
 

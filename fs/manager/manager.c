@@ -76,6 +76,8 @@ static int init_backend(struct manager *m, struct err *e)
         .pairs = m->config->pairs,
         .grace_ms = m->config->grace_s * 1000,
         .read_only = m->config->read_only,
+        .mountpoint = m->config->mountpoint ? m->config->mountpoint : "",
+        .confine = m->config->confine,
     };
 
     return m->backend->init ? m->backend->init(&mount, &m->backend_state, e) : 0;

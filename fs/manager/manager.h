@@ -201,6 +201,32 @@ int manager_verb(struct manager *m, const struct caller *who, const char *line, 
 
 struct events *manager_events(struct manager *m);
 
+/* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
+
+bool manager_runs_jobs(struct manager *m);
+
+/* Whether a job of this session could begin now: 0, -EDQUOT (max_jobs, max_jobs_per_workspace),
+ * -EROFS, -EOPNOTSUPP. */
+int session_job_check(struct place *session, struct err *e);
+/* A job of this session runs (or is about to) in its workspace, which is busy, and the session keeps
+ * it, until session_job_end(). *out is a new reference, which session_job_end() drops. `force`: no
+ * limit holds (it ran before a restart). As above, and -ENOENT. */
+int session_job_begin(struct place *session, bool force, struct workspace **out, struct err *e);
+void session_job_end(struct place *session, struct workspace *ws);
+
+/* As session_enter(), but it is the sandbox that is wanted, where the backend makes it ahead of its
+ * first job. */
+int session_enter_sandbox(struct place *session, struct waiter *w, struct workspace **out, struct err *e);
+
+/* A connected descriptor of the workspace's guest, which the caller owns; `start`: the guest is
+ * started when it does not run, else -ENXIO. -errno with a sentence. Blocks: on a thread that may
+ * take long. Not while the workspace is being provisioned or closed but from hooks.stop_jobs. */
+int workspace_stream(struct workspace *ws, bool start, struct err *e);
+/* Where the workspace's files are for a job. */
+void workspace_job_root(struct workspace *ws, char *out, size_t size);
+/* Memory of whoever keeps the guests, guarded by a lock of his; NULL at first. */
+void **workspace_jobs_data(struct workspace *ws);
+
 /* ── what the manager asks of fs/ ────────────────────────────────────────────────────────── */
 
 /* All are called on a thread of the pool with no lock held, and may block on the kernel. */
@@ -223,6 +249,9 @@ struct manager_hooks {
     /* Any thread, never blocks: nobody refers to the workspace any more. Frees what
      * workspace_fs_data() held, which is not NULL. */
     void (*gone)(void *fs_data, void *arg);
+    /* The workspace is being closed and nobody is inside: its jobs are told to end, and it returns
+     * when they have and nothing uses the sandbox any more. On a thread that may take long. */
+    void (*stop_jobs)(struct workspace *ws, void *arg);
 };
 
 /* ── life of the manager ─────────────────────────────────────────────────────────────────── */
@@ -266,5 +295,10 @@ const char *manager_state_dir(struct manager *m);
 void manager_note(struct manager *m, const char *key, const char *value);
 /* Adds to a counter in `metrics`, e.g. "wsmfs_requests_total"; `name` must be a literal. Any thread. */
 void manager_count(struct manager *m, const char *name, uint64_t n);
+
+/* The counter of that name, made at zero when it is new, for what is counted too often to search for
+ * it each time; add to it with relaxed order. It lives as long as the manager. NULL: the table is full.
+ * `name` must be a literal. Any thread. */
+_Atomic uint64_t *manager_counter(struct manager *m, const char *name);
 
 #endif

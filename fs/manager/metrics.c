@@ -10,18 +10,25 @@
 /* Upper bounds of the histogram of provisioning times, milliseconds. */
 static const int64_t bucket_ms[PROVISION_BUCKETS] = { 1, 10, 100, 500, 2000, 10000, 60000, 300000 };
 
-void manager_count(struct manager *m, const char *name, uint64_t n)
+_Atomic uint64_t *manager_counter(struct manager *m, const char *name)
 {
     for (size_t i = 0; i < COUNTERS_MAX; i++) {
         struct counter *c = &m->counters[i];
         const char *there = atomic_load_explicit(&c->name, memory_order_acquire);
         if (!there && atomic_compare_exchange_strong(&c->name, &there, name))
             there = name;
-        if (there == name || strcmp(there, name) == 0) {
-            atomic_fetch_add_explicit(&c->value, n, memory_order_relaxed);
-            return;
-        }
+        if (there == name || strcmp(there, name) == 0)
+            return &c->value;
     }
+    return NULL;
+}
+
+void manager_count(struct manager *m, const char *name, uint64_t n)
+{
+    _Atomic uint64_t *value = manager_counter(m, name);
+
+    if (value)
+        atomic_fetch_add_explicit(value, n, memory_order_relaxed);
 }
 
 void metrics_provisioned(struct manager *m, int64_t start_ns)
@@ -44,6 +51,8 @@ static void put_states(struct manager *m, FILE *out)
                 atomic_load(&m->by_state[s]));
     fprintf(out, "# HELP wsmfs_sessions Known sessions.\n# TYPE wsmfs_sessions gauge\nwsmfs_sessions %zu\n",
             atomic_load(&m->known_sessions));
+    fprintf(out, "# HELP wsmfs_running_jobs Jobs that run.\n# TYPE wsmfs_running_jobs gauge\nwsmfs_running_jobs %u\n",
+            atomic_load(&m->running_jobs));
 }
 
 static void put_provisioning(struct manager *m, FILE *out)

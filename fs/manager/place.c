@@ -346,6 +346,8 @@ static int forget_locked(struct node *n, bool *dropped, struct err *e)
 
     if (n->configured)
         return err_set(e, -EBUSY, "%s is in the configuration", n->pub.name);
+    if (n->pub.level == PLACE_SESSION && session_of(&n->pub)->running_jobs)
+        return err_set(e, -EBUSY, "jobs of %s run (%u)", n->pub.name, session_of(&n->pub)->running_jobs);
     if (n->n_known)
         return err_set(e, -ENOTEMPTY, "%s has known names in it", n->pub.name);
     *dropped = atomic_load(&n->known);

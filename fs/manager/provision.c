@@ -10,7 +10,6 @@
 #define BACKOFF_FIRST_NS (1 * NS_PER_S)
 #define BACKOFF_MOST_NS  (30 * NS_PER_S)
 
-static void attempt_fire(struct timer *t);
 static void attempt_inside(struct attempt *a);
 
 /* ── entering ────────────────────────────────────────────────────────────────────────────── */
@@ -52,16 +51,20 @@ static int obtain_locked(struct workspace *ws, enum want want, bool force, struc
         waiters_add(ws->manager, &ws->waiters, w);
         return MANAGER_WAIT;
     }
-    if (s == WS_FAILED && (ws->stale || (!force && clock_ns() < ws->retry_ns)))
+    if (s == WS_FAILED && !force && clock_ns() < ws->retry_ns)
         return copy_failure_locked(ws, e);
     if (atomic_load(&ws->manager->stopping))
         return err_set(e, -ESHUTDOWN, "the mount is ending");
-    if (!w && want == WANT_FILES && ws->manager->backend->files_wait)
+    if (!w && want == WANT_FILES && (ws->manager->backend->files_wait || ws->stale))
         return -EAGAIN;
     *a = attempt_begin_locked(ws);
     if (!*a)
         return err_set(e, -ENOMEM, "out of memory");
     (*a)->no_wait = !w && want == WANT_FILES;
+    if (attempt_park_locked(*a)) {
+        *a = NULL;
+        waiters_add(ws->manager, &ws->waiters, w);
+    }
     return MANAGER_WAIT;
 }
 
@@ -146,8 +149,7 @@ void attempt_arm(struct attempt *a)
         timer_set(m->timers, &a->timer, a->start_ns + m->config->provision_timeout_s * NS_PER_S);
 }
 
-/* ws->lock held: the workspace has failed, the same answer is given until the back-off is over. */
-static void fail_locked(struct workspace *ws, const struct err *e)
+void workspace_back_off_locked(struct workspace *ws, const struct err *e)
 {
     ws->backoff_ns = ws->backoff_ns ? ws->backoff_ns * 2 : BACKOFF_FIRST_NS;
     if (ws->backoff_ns > BACKOFF_MOST_NS)
@@ -158,35 +160,49 @@ static void fail_locked(struct workspace *ws, const struct err *e)
     sweeper_arm_locked(ws);
 }
 
-static void say_failed(struct workspace *ws, const struct err *e)
+void workspace_say_failed(struct workspace *ws, const struct err *e)
 {
     manager_count(ws->manager, "wsmfs_provision_failures_total", 1);
     progress_end(ws);
     workspace_event(ws, LOG_LEVEL_WARNING, "failed", e->text);
 }
 
-/* Refused at the door: no back-off, since room may be there at any moment. -EAGAIN: its caller comes
- * again to wait, and so does whoever waits already. */
-static int attempt_refuse(struct attempt *a, const struct err *e)
+/* ws->lock held: no back-off after a refusal, since room may be there at any moment. -EAGAIN: its
+ * caller comes again to wait, and so does whoever waits already. */
+static void refuse_locked(struct workspace *ws, const struct err *e, struct list *out)
+{
+    bool again = e->code == -EAGAIN;
+
+    if (e->code == -ETIMEDOUT) {
+        workspace_back_off_locked(ws, e);
+    } else {
+        workspace_fail_locked(ws, again ? NULL : e);
+        workspace_set_state_locked(ws, WS_ABSENT);
+    }
+    waiters_take(ws->manager, &ws->waiters, again ? 0 : e->code, out);
+}
+
+int attempt_refuse(struct attempt *a, const struct err *e)
 {
     struct workspace *ws = a->ws;
-    bool closing, again = e->code == -EAGAIN;
+    bool closing, given_up;
     struct list out;
 
     list_init(&out);
     pthread_mutex_lock(&ws->lock);
-    ws->attempt = NULL;
+    given_up = ws->stale == a;
     closing = ws->closing != NULL;
-    if (!closing) {
-        workspace_fail_locked(ws, again ? NULL : e);
-        workspace_set_state_locked(ws, WS_ABSENT);
-        waiters_take(ws->manager, &ws->waiters, again ? 0 : e->code, &out);
-    }
+    if (!given_up)
+        ws->attempt = NULL;
+    if (!given_up && !closing)
+        refuse_locked(ws, e, &out);
     pthread_mutex_unlock(&ws->lock);
-    if (closing)
+    if (given_up)
+        attempt_stale_ended(ws);
+    else if (closing)
         closing_go_on(ws);
-    else if (!again)
-        say_failed(ws, e);
+    else if (e->code != -EAGAIN)
+        workspace_say_failed(ws, e);
     waiters_wake(ws->manager, &out);
     attempt_unref(a);
     return e->code;
@@ -315,9 +331,7 @@ static void end_stale(struct attempt *a, const struct err *how, int fd)
         workspace_event(ws, LOG_LEVEL_WARNING, "failed", e.text);
     if (!a->files_open)
         live_remove(ws);
-    pthread_mutex_lock(&ws->lock);
-    ws->stale = NULL;
-    pthread_mutex_unlock(&ws->lock);
+    attempt_stale_ended(ws);
 }
 
 /* What has become of an attempt while it was inside. */
@@ -341,7 +355,7 @@ static enum fate settle_locked(struct attempt *a, int fd, const struct err *e, s
     if (e->code == 0)
         ready_locked(ws);
     else
-        fail_locked(ws, e);
+        workspace_back_off_locked(ws, e);
     waiters_take(ws->manager, &ws->waiters, e->code, out);
     return FATE_WANTED;
 }
@@ -365,7 +379,7 @@ static void attempt_end(struct attempt *a, int fd, const struct err *e)
     else if (e->code == 0)
         say_ready(a);
     else
-        say_failed(ws, e);
+        workspace_say_failed(ws, e);
     waiters_wake(ws->manager, &out);
     attempt_unref(a);
 }
@@ -474,99 +488,4 @@ static void attempt_inside(struct attempt *a)
         complete(&e, fd);
     if (fd < 0 || !go_on_behind(a, fd))
         attempt_end(a, fd, &e);
-}
-
-/* ── time limit and cancelling ───────────────────────────────────────────────────────────── */
-
-struct attempt *attempt_cancel_locked(struct workspace *ws)
-{
-    struct attempt *a = ws->attempt;
-    struct manager *m = ws->manager;
-
-    atomic_store(&a->cancelled, true);
-    if (!a->inside && admit_cancel(a)) {
-        ws->attempt = NULL;
-        return a;
-    }
-    if (m->backend->provision)
-        timer_set(m->timers, &a->timer, clock_ns() + m->config->grace_s * NS_PER_S);
-    return NULL;
-}
-
-static void set_timeout_text(struct workspace *ws, struct err *e)
-{
-    if (ws->closing)
-        err_set(e, -ETIMEDOUT, "the provisioning that was under way does not end; what it makes will be released");
-    else
-        err_set(e, -ETIMEDOUT,
-                "provisioning took longer than provision_timeout (%lld s); it is being given up, and the "
-                "next try begins when it has ended",
-                (long long)ws->manager->config->provision_timeout_s);
-}
-
-/* ws->lock held: the thread inside is on its own from now on. False: it has ended meanwhile. */
-static bool time_out_locked(struct attempt *a, struct err *e, struct list *out)
-{
-    struct workspace *ws = a->ws;
-
-    if (ws->attempt != a)
-        return false;
-    set_timeout_text(ws, e);
-    atomic_store(&a->cancelled, true);
-    ws->attempt = NULL;
-    ws->stale = a;
-    if (ws->closing)
-        closing_abandon_locked(ws, e->code, out);
-    fail_locked(ws, e);
-    waiters_take(ws->manager, &ws->waiters, e->code, out);
-    return true;
-}
-
-static void task_late(struct task *t)
-{
-    struct attempt *a = container_of(t, struct attempt, late);
-    struct workspace *ws = a->ws;
-    struct list out;
-    struct err e;
-    bool late;
-
-    list_init(&out);
-    pthread_mutex_lock(&ws->lock);
-    late = time_out_locked(a, &e, &out);
-    pthread_mutex_unlock(&ws->lock);
-    if (late)
-        say_failed(ws, &e);
-    waiters_wake(ws->manager, &out);
-    attempt_unref(a);
-}
-
-static void task_no_room(struct task *t)
-{
-    struct attempt *a = container_of(t, struct attempt, late);
-    struct err e;
-
-    err_set(&e, -ETIMEDOUT, "no room was made within provision_timeout (%lld s)",
-            (long long)a->ws->manager->config->provision_timeout_s);
-    attempt_refuse(a, &e);
-}
-
-/* On the timer's thread, which must not be held up: the work is done on the pool. */
-static void attempt_fire(struct timer *t)
-{
-    struct attempt *a = container_of(t, struct attempt, timer);
-    struct manager *m = a->ws->manager;
-    bool late = false;
-
-    pthread_mutex_lock(&a->ws->lock);
-    if (a->ws->attempt == a && a->inside) {
-        late = true;
-        a->late.run = task_late;
-        atomic_fetch_add(&a->refs, 1);
-    } else if (a->ws->attempt == a && admit_cancel(a)) {
-        late = true;
-        a->late.run = task_no_room;
-    }
-    pthread_mutex_unlock(&a->ws->lock);
-    if (late)
-        pool_add(m->pool, &a->late);
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Sessions: which workspace they have, and the way in. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/base/utf8.h"
 #include "fs/manager/internal.h"
 
 struct workspace *session_workspace(struct place *session)
@@ -56,18 +58,43 @@ struct workspace *session_switch_locked(struct session *s, struct workspace *ws,
     return old;
 }
 
+void err_escape(struct err *e)
+{
+    char   clean[ERR_TEXT_MAX];
+    size_t used = 0;
+
+    for (const char *s = e->text; *s;) {
+        uint32_t c;
+        size_t n = utf8_read(s, &c);
+        bool plain = n > 0 && !utf8_is_control(c);
+        if (used + (plain ? n : 4) >= sizeof(clean))
+            break;
+        if (plain)
+            memcpy(clean + used, s, n);
+        else
+            snprintf(clean + used, 5, "\\x%02x", (unsigned char)*s);
+        used += plain ? n : 4;
+        s += plain ? n : 1;
+    }
+    memcpy(e->text, clean, used);
+    e->text[used] = '\0';
+}
+
 static struct failure *failure_new(const struct err *e)
 {
     struct failure *f;
+    struct err clean;
 
     if (!e || e->code == 0)
         return NULL;
-    f = malloc(sizeof(*f) + strlen(e->text) + 1);
+    clean = *e;
+    err_escape(&clean);
+    f = malloc(sizeof(*f) + strlen(clean.text) + 1);
     if (!f)
         return NULL;
-    f->code = e->code;
+    f->code = clean.code;
     f->when_ms = wall_ms();
-    strcpy(f->text, e->text);
+    strcpy(f->text, clean.text);
     return f;
 }
 

@@ -172,7 +172,7 @@ char *session_text_status(struct place *session, size_t *size, int64_t *changed_
     json_put_text(o, "state", workspace_state_name(v.state));
     put_clocks(o, &v);
     json_put_int(o, "open_files", atomic_load(&ws->open_files));
-    json_put_int(o, "running_jobs", 0);
+    json_put_int(o, "running_jobs", atomic_load(&ws->running_jobs));
     json_put_bool(o, "pinned", v.pinned);
     json_put_text_or_null(o, "error", failure);
     text = text_line(json_line(o), size);
@@ -238,6 +238,7 @@ char *manager_text_status(struct manager *m, size_t *size, int64_t *changed_ms)
     json_put_text(o, "isolation", isolation_name(m->config->isolation));
     json_object_object_add(o, "workspaces", states);
     json_put_int(o, "sessions", (int64_t)atomic_load(&m->known_sessions));
+    json_put_int(o, "running_jobs", atomic_load(&m->running_jobs));
     json_put_time(o, "started", m->start_ms);
     json_put_int(o, "uptime_s", (wall_ms() - m->start_ms) / 1000);
     json_put_int(o, "pid", getpid());
@@ -262,8 +263,9 @@ static void put_workspace(struct workspace *ws, void *arg)
         n = place_names(first);
     if (v.expires_ms)
         json_time(v.expires_ms, expires);
-    fprintf(out, "%s\t%s/%s/%s\t%s\t%s\t%" PRId64 "s\t%s\t0\n", ws->id, n.user, n.agent, n.session,
-            ws->manager->backend->name, workspace_state_name(v.state), v.idle_s, expires);
+    fprintf(out, "%s\t%s/%s/%s\t%s\t%s\t%" PRId64 "s\t%s\t%u\n", ws->id, n.user, n.agent, n.session,
+            ws->manager->backend->name, workspace_state_name(v.state), v.idle_s, expires,
+            atomic_load(&ws->running_jobs));
     if (first)
         place_unref(first);
 }

@@ -127,7 +127,10 @@ static int close_session(struct session *s, bool destroy, bool force, struct wai
     if (n && destroy)
         r = err_set(e, -EBUSY, "other sessions have this workspace: %s; `destroy force` destroys it all the same",
                     others);
-    else if (n && workspace_busy(ws))
+    else if (n && atomic_load(&ws->running_jobs) > session_running_jobs(s))
+        r = err_set(e, -EBUSY, "jobs of other sessions run in this workspace: %s; `close force` closes it all the same",
+                    others);
+    else if (n && atomic_load(&ws->open_files) > 0)
         r = err_set(e, -EBUSY, "files are open, and other sessions have this workspace: %s; `close force` closes "
                     "it all the same", others);
     else if (destroy && s->node.pub.manager->config->read_only)
@@ -379,6 +382,7 @@ int session_verb(struct place *session, const struct caller *who, const char *li
     err_clear(&own);
     session_fail(s, NULL);
     r = run_line(s, line, w, &own);
+    err_escape(&own);
     if (r < 0 && !workspace_keeps(session, &own))
         session_fail(s, &own);
     if (r < 0 && e)

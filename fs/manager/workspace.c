@@ -249,7 +249,10 @@ void workspace_file_closed(struct workspace *ws)
 
 bool workspace_busy(struct workspace *ws)
 {
-    return atomic_load(&ws->open_files) > 0;
+    unsigned busy = ws->manager->config->busy;
+
+    return ((busy & BUSY_FILES) && atomic_load(&ws->open_files) > 0) ||
+           ((busy & BUSY_JOBS) && atomic_load(&ws->running_jobs) > 0);
 }
 
 /* ── facts ───────────────────────────────────────────────────────────────────────────────── */
@@ -333,6 +336,7 @@ void workspace_host_dir(const struct workspace *ws, char *out)
 
 void workspace_describe(struct workspace *ws, struct backend_workspace *out, char *dir)
 {
+    struct user_config u;
     uid_t uid;
     gid_t gid;
 
@@ -345,6 +349,7 @@ void workspace_describe(struct workspace *ws, struct backend_workspace *out, cha
         .host_dir = dir,
         .data = &ws->backend_data,
     };
+    out->mode = config_user(ws->manager->config, ws->user, &u) ? u.mode : 0700;
     out->tenant = workspace_tenant(ws, &uid, &gid);
     if (out->tenant) {
         out->uid = uid;

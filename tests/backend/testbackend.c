@@ -240,6 +240,10 @@ static int test_files_open(void *state, const struct backend_workspace *w, struc
         return say(e, -EIO, "the test's directory %s cannot be opened: %s", w->host_dir, strerror(errno));
     if (w->tenant && geteuid() == 0 && fchownat(at, "", w->uid, w->gid, AT_EMPTY_PATH) < 0)
         fprintf(stderr, "testbackend: the directory cannot be given away\n");
+    char own[64];
+    snprintf(own, sizeof(own), "/proc/self/fd/%d", at);
+    if (w->mode && chmod(own, w->mode) < 0)
+        fprintf(stderr, "testbackend: the directory's mode cannot be set\n");
     return at;
 }
 

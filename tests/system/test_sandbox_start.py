@@ -3,7 +3,6 @@
 bound, jobs that are not confined, and limits."""
 
 import os
-import shlex
 import signal
 import subprocess
 
@@ -26,6 +25,7 @@ def programs(top):
 
 def make_box(programs, workdir, **how):
     b = Box(programs, workdir, **how)
+    b.need_mapped_owners()
     yield b
     b.finish()
 
@@ -298,12 +298,18 @@ def test_an_unconfined_workspaces_processes_end_with_its_group(roots):
         roots.driver('group-end', 'wsm-test-group', str(s.pid))
         assert not processes_with('1000053')
         assert ended(s.pid)
+        assert not groups_named('wsm-test-group')
     finally:
         for pid in processes_with('1000053'):
             kill_quietly(pid)
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────
+
+def groups_named(pattern):
+    found = subprocess.run(['find', '/sys/fs/cgroup', '-name', pattern], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
 
 @pytest.fixture
 def limited(roots):
@@ -324,6 +330,7 @@ def limited(roots):
         if not ended(s.pid):
             s.end()
         roots.driver('group-remove', group)
+        assert not groups_named(group)
 
 
 def test_a_fork_bomb_hits_its_own_limit_and_nobody_elses(limited):
@@ -375,6 +382,13 @@ def test_limits_are_set_anew_by_a_later_daemon(roots, limited):
         assert f.read() == 'max\n'
 
 
+def test_a_group_that_holds_processes_is_not_removed(limited, roots):
+    s = limited(pids=40)
+    group = os.path.basename(group_directory(s.pid, 'pids'))
+    assert 'cannot be removed' in refusal_of(roots.driver, 'group-remove', group)
+    assert s.out('echo here') == 'here'
+
+
 def test_jobs_cannot_leave_or_change_their_group(limited):
     s = limited(pids=40)
     assert s.run('test -e /sys')[1] == 1
@@ -393,5 +407,4 @@ def test_a_check_of_limits_leaves_no_group(roots):
         roots.driver('limits', 'memory=64M', 'cpus=1', 'pids=64')
     except Refused:
         pass
-    found = subprocess.run(['find', '/sys/fs/cgroup', '-name', 'wsmfs-check-*'], capture_output=True, text=True, check=False)
-    assert found.stdout == ''
+    assert not groups_named('wsmfs-check-*')

@@ -120,7 +120,7 @@ static void the_instance_is_made_once_and_must_be_what_is_said(void **state)
 static void what_is_recorded_must_be_readable(void **state)
 {
     struct fixture *f = fixture_new(&local_backend, "");
-    char path[2 * PATH_MAX];
+    char path[2 * PATH_MAX], policy[2 * PATH_MAX];
 
     (void)state;
     fixture_close(f, false);
@@ -129,6 +129,17 @@ static void what_is_recorded_must_be_readable(void **state)
     fputs("../../etc\n", out);
     fclose(out);
     refused(f, -EINVAL, "valid instance");
+    static const char *const policies[] = { "", "nonsense", "isolation=per_agent", "isolation=x,id_scheme=wsmfs,y" };
+    for (size_t i = 0; i < array_size(policies); i++) {
+        FILE *in = fopen(path, "w");
+        fputs("0123456789abcdef\n", in);
+        fclose(in);
+        snprintf(policy, sizeof(policy), "%s/.wsmfs/policy", f->base);
+        in = fopen(policy, "w");
+        fputs(policies[i], in);
+        fclose(in);
+        refused(f, -EINVAL, "policy is damaged");
+    }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(symlink("/etc/hostname", path), 0);
     refused(f, -ELOOP, "instance");

@@ -216,7 +216,7 @@ static void a_tenants_directory_is_given_to_it_and_those_above_are_not(void **st
     u->has_uid = true;
     u->uid = 1234;
     u->gid = 1235;
-    u->mode = 0700;
+    u->mode = 0750;
     f->config->user_list = u;
     fixture_open(f);
     struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "bob", "coder", "s1");
@@ -225,7 +225,7 @@ static void a_tenants_directory_is_given_to_it_and_those_above_are_not(void **st
     assert_int_equal(fstat(workspace_files_fd(ws), &st), 0);
     if (geteuid() == 0)
         assert_true(st.st_uid == 1234 && st.st_gid == 1235);
-    assert_int_equal(st.st_mode & 07777, 0700);
+    assert_int_equal(st.st_mode & 07777, 0750);
     workspace_leave(ws);
     workspace_unref(ws);
     char path[2 * PATH_MAX];

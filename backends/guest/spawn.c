@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Starting a command. The child shares the guest's memory until it executes (CLONE_VM | CLONE_VFORK, as
+ * posix_spawn does): nothing is copied, and it tells what went wrong by writing it down. All that needs
+ * memory is prepared before (plan.c); the child only makes system calls. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backends/guest/guest.h"
+#include "backends/guest/plan.h"
+
+#define STACK_BYTES (64 << 10)
+
+/* Not in musl's headers (linux/capability.h). */
+struct cap_head { uint32_t version; int pid; };
+struct cap_data { uint32_t effective, permitted, inheritable; };
+#define CAP_VERSION_3 0x20080522u
+#define CAPS_MAX 63
+#ifndef PR_CAP_AMBIENT
+#define PR_CAP_AMBIENT 47
+#define PR_CAP_AMBIENT_CLEAR_ALL 4
+#endif
+#ifndef TIOCGPTPEER
+#define TIOCGPTPEER 0x5441
+#endif
+
+struct fds {
+    int child[3];  /* what becomes 0, 1, 2 */
+    int ours[3];
+};
+
+struct child {
+    struct plan      *plan;
+    const struct fds *fds;
+    const struct rlimit *files_limit;
+    uint64_t          tag;
+    int               step;  /* written by the child: what failed, */
+    int               error; /* and how; 0: nothing */
+};
+
+enum step { STEP_EXEC, STEP_SESSION, STEP_TERMINAL, STEP_STREAMS, STEP_RIGHTS, STEP_CWD };
+static const char *const step_text[] = {
+    [STEP_EXEC] = "cannot be executed", [STEP_SESSION] = "no session of its own", [STEP_TERMINAL] = "no terminal",
+    [STEP_STREAMS] = "standard streams", [STEP_RIGHTS] = "cannot become the user", [STEP_CWD] = "directory",
+};
+
+/* ── in the child: system calls only, on memory that is the guest's ── */
+
+/* libc's own functions tell all threads of a process; the raw calls change this task alone. */
+static int become_user(const struct user *u)
+{
+    if (!u->set)
+        return 0;
+    if (syscall(SYS_setgroups, (size_t)u->n_groups, u->groups) != 0 &&
+        (errno != EPERM || (u->uid != geteuid() && (u->n_groups || getgroups(0, NULL) != 0))))
+        return -errno;
+    if (syscall(SYS_setresgid, u->gid, u->gid, u->gid) != 0 || syscall(SYS_setresuid, u->uid, u->uid, u->uid) != 0)
+        return -errno;
+    return 0;
+}
+
+static int drop_caps(void)
+{
+    struct cap_head head = { CAP_VERSION_3, 0 };
+    struct cap_data none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
+
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return syscall(SYS_capset, &head, none) == 0 ? 0 : -errno;
+}
+
+static int take_rights(const struct plan *p)
+{
+    int r;
+
+    if (p->flags & PROTO_SPAWN_DROP_CAPS)
+        for (int c = 0; c <= CAPS_MAX; c++)
+            prctl(PR_CAPBSET_DROP, c, 0, 0, 0); /* needs CAP_SETPCAP; without it no_new_privs must do */
+    r = become_user(&p->user);
+    if (r == 0 && (p->flags & PROTO_SPAWN_NO_NEW_PRIVS))
+        r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 ? 0 : -errno;
+    if (r == 0 && (p->flags & PROTO_SPAWN_DROP_CAPS))
+        r = drop_caps();
+    return r;
+}
+
+static int take_streams(const struct fds *f)
+{
+    for (int i = 0; i < 3; i++)
+        if (dup2(f->child[i], i) < 0)
+            return -errno;
+    return 0;
+}
+
+static int set_limits(const struct child *c)
+{
+    struct rlimit tag;
+
+    if (getrlimit(RLIMIT_LOCKS, &tag) == 0 && c->tag <= tag.rlim_max) {
+        tag.rlim_cur = c->tag;
+        setrlimit(RLIMIT_LOCKS, &tag);
+    }
+    setrlimit(RLIMIT_NOFILE, c->files_limit);
+    return 0;
+}
+
+/* The first candidate that can be executed; of the failures the one that says most. */
+static int execute(struct plan *p)
+{
+    int error = ENOENT;
+
+    for (const char *path = p->candidates; *path; path += strlen(path) + 1) {
+        execve(path, p->argv, p->envp);
+        if (errno == E2BIG && p->script_fd >= 0 && fcntl(p->script_fd, F_SETFD, 0) == 0)
+            execve(path, p->file_argv, p->envp);
+        if (errno != ENOENT && errno != ENOTDIR)
+            error = errno;
+        if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
+            break;
+    }
+    return -error;
+}
+
+static int steps(struct child *c)
+{
+    int r;
+
+    c->step = STEP_SESSION;
+    if (setsid() < 0)
+        return -errno;
+    c->step = STEP_TERMINAL;
+    if ((c->plan->flags & PROTO_SPAWN_TTY) && ioctl(c->fds->child[0], TIOCSCTTY, 0) != 0)
+        return -errno;
+    c->step = STEP_STREAMS;
+    if ((r = take_streams(c->fds)) != 0)
+        return r;
+    set_limits(c);
+    c->step = STEP_RIGHTS;
+    if ((r = take_rights(c->plan)) != 0)
+        return r;
+    c->step = STEP_CWD;
+    if (c->plan->cwd && chdir(c->plan->cwd) != 0)
+        return -errno;
+    c->step = STEP_EXEC;
+    return execute(c->plan);
+}
+
+static int child_main(void *arg)
+{
+    struct child *c = arg;
+    sigset_t none;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    c->error = steps(c);
+    _exit(127);
+}
+
+/* ── streams ── */
+
+static void close_fds(int fd[3])
+{
+    for (int i = 0; i < 3; i++)
+        if (fd[i] >= 0)
+            close(fd[i]);
+}
+
+static int open_terminal(const struct plan *p, struct fds *f)
+{
+    int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC), unlocked = 0, slave;
+
+    if (master < 0)
+        return -errno;
+    f->ours[1] = master;
+    if (ioctl(master, TIOCSPTLCK, &unlocked) != 0)
+        return -errno;
+    slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (slave < 0)
+        return -errno;
+    for (int i = 0; i < 3; i++)
+        f->child[i] = i ? fcntl(slave, F_DUPFD_CLOEXEC, 3) : slave;
+    return spawn_resize(master, p->cols, p->rows);
+}
+
+static int open_pipe(int *read_end, int *write_end)
+{
+    int fd[2];
+
+    if (pipe2(fd, O_CLOEXEC) != 0)
+        return -errno;
+    *read_end = fd[0];
+    *write_end = fd[1];
+    return 0;
+}
+
+/* Without /dev/null the child reads from a pipe that nobody writes to. */
+static int open_empty(struct guest *g, struct fds *f)
+{
+    int r = 0;
+
+    f->child[0] = g->null_fd >= 0 ? fcntl(g->null_fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (f->child[0] >= 0)
+        return 0;
+    r = open_pipe(&f->child[0], &f->ours[0]);
+    if (r == 0)
+        close(steal_fd(&f->ours[0]));
+    return r;
+}
+
+static int open_streams(struct guest *g, const struct plan *p, struct fds *f)
+{
+    int r;
+
+    if (p->flags & PROTO_SPAWN_TTY)
+        return open_terminal(p, f);
+    r = p->flags & PROTO_SPAWN_STDIN ? open_pipe(&f->child[0], &f->ours[0]) : open_empty(g, f);
+    if (r == 0)
+        r = open_pipe(&f->ours[1], &f->child[1]);
+    if (r == 0)
+        r = open_pipe(&f->ours[2], &f->child[2]);
+    return r;
+}
+
+int spawn_resize(int fd, uint16_t cols, uint16_t rows)
+{
+    struct winsize w = { .ws_col = cols, .ws_row = rows };
+
+    return ioctl(fd, TIOCSWINSZ, &w) == 0 ? 0 : -errno;
+}
+
+/* ── starting ── */
+
+static bool refuse(struct spawned *s, int error, int exit_code, const char *what, const char *why)
+{
+    s->error = error;
+    s->exit_code = exit_code;
+    snprintf(s->text, sizeof(s->text), "%.200s: %s", what, why);
+    return false;
+}
+
+static bool explain(struct spawned *s, const struct child *c)
+{
+    const char *name = c->plan->argv[0];
+
+    if (c->step == STEP_CWD)
+        return refuse(s, c->error, 0, c->plan->cwd, strerror(-c->error));
+    if (c->step != STEP_EXEC)
+        return refuse(s, c->error, 0, step_text[c->step], strerror(-c->error));
+    if (c->plan->flags & PROTO_SPAWN_SHELL)
+        name = "/bin/sh";
+    if (c->error == -ENOENT && strchr(name, '/') == NULL)
+        return refuse(s, c->error, 127, name, "command not found");
+    return refuse(s, c->error, c->error == -ENOENT ? 127 : 126, name, strerror(-c->error));
+}
+
+__attribute__((no_sanitize("address", "undefined", "thread")))
+static pid_t start(struct child *c)
+{
+    static char stack[STACK_BYTES] __attribute__((aligned(64)));
+
+    return clone(child_main, stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, c);
+}
+
+/* A child that has failed is a zombie already; nobody is to hear of it. */
+static bool run(struct child *c, struct spawned *s)
+{
+    pid_t pid = start(c);
+
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the child's change of user may have reset it for both */
+    if (pid < 0)
+        return refuse(s, -errno, 0, "no process could be started", strerror(errno));
+    if (c->error) {
+        spawn_reap(pid);
+        return explain(s, c);
+    }
+    s->pid = pid;
+    return true;
+}
+
+bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, struct spawned *s)
+{
+    struct plan plan;
+    struct fds fds = { { -1, -1, -1 }, { -1, -1, -1 } };
+    struct child c = { &plan, &fds, &g->files_limit, tag, 0, 0 };
+    bool ok = false;
+    int r;
+
+    *s = (struct spawned){ .in = -1, .out = -1, .err = -1 };
+    r = plan_make(&plan, g, m, s->text, sizeof(s->text));
+    if (r != 0)
+        s->error = r;
+    else if ((r = open_streams(g, &plan, &fds)) != 0)
+        refuse(s, r, 0, plan.flags & PROTO_SPAWN_TTY ? "no terminal" : "no pipe", strerror(-r));
+    else
+        ok = run(&c, s);
+    close_fds(fds.child);
+    if (ok) {
+        s->in = fds.ours[0];
+        s->out = fds.ours[1];
+        s->err = fds.ours[2];
+    } else {
+        close_fds(fds.ours);
+    }
+    plan_free(&plan);
+    return ok;
+}

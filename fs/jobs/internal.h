@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the files of fs/jobs share.
+ *
+ * Locks, outermost first; a thread that holds one takes only those below it. None is held across
+ * I/O, and no callback of a listener, a link or the manager comes with one held.
+ *
+ *   jobs.lock    sessions and their jobs, who is stalled, which guest a workspace has
+ *   guest.lock   one guest: its link's state, and which jobs it has
+ *   job.io_lock  the making of one job's files
+ *   job.lock     one job
+ *   leaves       of the manager's names, links, timers, pools */
+#ifndef WSMFS_JOBS_INTERNAL_H
+#define WSMFS_JOBS_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/base/log.h"
+#include "fs/jobs/jobs.h"
+#include "fs/jobs/record.h"
+#include "fs/jobs/settings.h"
+#include "fs/jobs/spool.h"
+#include "fs/link/link.h"
+#include "fs/manager/identity.h"
+#include "fs/manager/table.h"
+
+#define NS_PER_S  INT64_C(1000000000)
+#define NS_PER_MS INT64_C(1000000)
+#define KEY_HEX   (2 * LINK_ID_BYTES + 1)
+
+/* Jobs of one session that were made and not started; a directory costs memory alone. */
+#define NEW_JOBS_MAX 10000
+
+/* What a user's output takes on the disk. Lives as long as the store. */
+struct share {
+    struct table_link by_user;
+    char             *user;
+    _Atomic uint64_t  used_bytes;
+};
+
+struct job_session {
+    struct table_link by_path;
+    char       *path;    /* user/agent/session */
+    struct table names;
+    struct list  jobs;   /* in the order in which they were made */
+    size_t       n_new;
+    int64_t      changed_ms;
+};
+
+struct jobs {
+    struct config  *config;
+    struct manager *manager;
+    struct pool    *pool;
+    struct timers  *timers;
+    void          (*sync)(void *arg);
+    void           *arg;
+
+    int   dir_fd;              /* <state_dir>/jobs */
+    struct pool *connectors;   /* where streams are made: may hang */
+    struct link_loop *loop;
+    _Atomic uint64_t used_bytes; /* of all shares */
+
+    pthread_mutex_t lock;      /* guards what follows; see the order above */
+    pthread_cond_t  fewer;     /* n_tasks or n_syncs has become less */
+    struct table    sessions, users;
+    struct list     guests;
+    struct list     stalled;   /* jobs that wait for room, by job.stalled */
+    struct list     ended;     /* jobs by the time of their end, by job.ended */
+    size_t          n_syncs;   /* sync() running */
+    size_t          n_tasks;   /* of ours that will still use the store */
+    bool            unmounted, ending;
+
+    struct timer keep_timer;   /* for the first of `ended` */
+    struct task  keep_task, room_task;
+    bool         keep_queued, room_queued;
+};
+
+struct guest {
+    atomic_uint  refs;       /* the workspace's, the link's, each job's, each caller's */
+    struct jobs *jobs;
+    struct workspace *ws;    /* referenced */
+    struct list  all;        /* jobs.guests; jobs.lock */
+
+    pthread_mutex_t lock;    /* guards what follows */
+    pthread_cond_t  changed;
+    struct link *link;       /* NULL once closed */
+    bool  may_start;         /* a guest is started when there is none */
+    bool  up, was_up;
+    bool  stopping;          /* the workspace is being closed: no job is spawned any more */
+    bool  gone;              /* lost, failed or ended: no job comes in any more */
+    bool  closed;            /* the link's last callback is over */
+    struct link_id instance; /* once it was up */
+    struct list waiting;     /* jobs that are to be spawned, by job.in_guest */
+    struct list running;     /* jobs that were, by job.in_guest */
+};
+
+struct job_stdin {
+    int      fd;             /* -1: no file */
+    uint64_t written, sent;  /* handed in; taken by the link */
+    uint64_t punched;
+    unsigned opens;
+    bool     opened;         /* ever */
+    bool     ended;          /* nothing more will be written */
+    bool     end_sent;
+    bool     broken;         /* nobody reads it */
+    bool     pumping, again;
+};
+
+struct job {
+    atomic_uint  refs;
+    struct jobs *jobs;
+    struct place *place;         /* referenced; NULL: of an earlier life, ended */
+    struct share *share;
+    struct link_id key;
+    char         hex[KEY_HEX];   /* of the key: its directory */
+    uint64_t     number;
+    struct table_link by_name;   /* these four: jobs.lock */
+    struct list  in_session, ended, stalled;
+    struct job_session *session; /* NULL: nobody finds it any more */
+    atomic_bool  is_stalled;     /* written under jobs.lock */
+    struct spool spool;
+    atomic_bool  has_dir;
+
+    /* Held while the job's directory is made or its input stored, which is I/O: who does the same to
+     * this job waits, and nobody else. Before job.lock. */
+    pthread_mutex_t io_lock;
+    pthread_mutex_t lock;        /* guards what follows */
+    enum job_state state;
+    /* The texts do not change once it has been started; who ends the job alone writes the rest. */
+    struct record rec;
+    enum job_text last_written;
+    unsigned     writers;
+    size_t       file_bytes;
+    uint64_t     last_file;
+    unsigned     spool_users;
+    bool         dropping;
+    struct list  listeners, readers, files;
+    struct job_stdin in;
+
+    struct workspace *ws;        /* counted as running there; referenced */
+    struct waiter waiter;
+    struct task  again_task;
+    struct guest *guest;         /* referenced */
+    struct list  in_guest;       /* guest.lock */
+    struct link_job *link_job;   /* all use is under job.lock */
+    bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
+                                  * handed on */
+    bool         ending;         /* its end is being made known */
+    struct task  end_task, news_task;
+    atomic_bool  news_queued;
+};
+
+/* ── store.c ── */
+
+/* One task more or less that uses the store on another thread. */
+void jobs_task_begin(struct jobs *js);
+void jobs_task_end(struct jobs *js);
+/* Has the kernel told what has changed behind the mount. On a thread of the pool. */
+void jobs_sync(struct jobs *js);
+/* An ended job is removed after job_keep. */
+void jobs_keep(struct job *j);
+/* Takes a job out of its session; jobs.lock held. True: the caller drops the session's reference
+ * without the lock. */
+bool jobs_detach_locked(struct job *j);
+/* The session of that path, made when missing; jobs.lock held. */
+struct job_session *jobs_session_locked(struct jobs *js, const char *path, bool make);
+int  jobs_add_locked(struct job_session *s, struct job *j);
+/* jobs.lock held: no reference is added; NULL. `s` may be NULL. */
+struct job *jobs_named_locked(struct job_session *s, const char *name);
+char *jobs_session_path(struct place *session);
+struct share *jobs_share_locked(struct jobs *js, const char *user);
+/* Removes a job's directory with all that is in it. */
+void jobs_remove_dir(struct jobs *js, const char *hex);
+
+/* ── load.c ── */
+int jobs_load(struct jobs *js, struct err *e);
+
+/* ── job.c ── */
+struct job *job_new(struct jobs *js);
+/* Makes its directory when it has none. */
+int job_make_dir(struct job *j);
+int job_write_record(struct job *j);
+/* Something has changed for those who follow it. No lock of ours held by the caller matters. */
+void job_news(struct job *j);
+/* Tells them now; on a thread of the pool. */
+void job_tell(struct job *j);
+/* Its end: `x` is how. Any thread; the rest is done on the pool. */
+void job_end(struct job *j, const struct link_exit *x);
+/* The same for one that never ran, or of which nothing is known. False: it had ended before. */
+bool job_fail(struct job *j, enum link_end kind, const struct err *e);
+/* Its output's files stay open as long as somebody uses them: a job from its start to its end, and
+ * whoever reads. */
+void job_spool_use(struct job *j);
+void job_spool_unuse(struct job *j);
+
+/* ── files.c ── */
+void job_files_free(struct job *j);
+
+/* ── texts.c ── */
+/* The whole text anew; as job_text_write(). */
+int job_text_replace(struct job *j, enum job_text which, const void *data, size_t size, struct err *e);
+/* Whether a text means anything, as a whole. */
+int job_text_meaning(struct job *j, enum job_text which, struct err *e);
+/* The session's path on the mount, malloc'ed. */
+char *job_own_path(const struct job *j);
+
+/* ── start.c ── */
+/* Enters the job's workspace and hands it to its guest, now or later. */
+void job_enter(struct job *j);
+/* As job_enter() from a thread of the pool, later. */
+void job_enter_later(struct job *j);
+/* The guest is up: it is asked. Takes over the reference of guest.waiting, which becomes that of
+ * guest.running. */
+void job_spawn_on(struct job *j, struct guest *g);
+
+/* ── guest.c ── */
+/* The guest of a workspace, made when there is none (any more); a reference, or NULL: out of memory.
+ * `may_start`: it is started when it does not run. */
+struct guest *guest_get(struct jobs *js, struct workspace *ws, bool may_start);
+void guest_unref(struct guest *g);
+/* Hands it a job (and a reference to it) to be spawned. False: it takes none any more. */
+bool guest_add(struct guest *g, struct job *j);
+/* The job has ended, or was never spawned. */
+void guest_remove(struct guest *g, struct job *j);
+/* Whether it is up now, and which it is. */
+bool guest_up(struct guest *g, struct link_id *instance);
+/* Lets go of all guests. Waits. */
+void guests_release(struct jobs *js);
+/* The guest that a workspace has, referenced; NULL. */
+struct guest *guest_peek(struct jobs *js, struct workspace *ws);
+
+/* ── output.c ── */
+extern const struct link_job_ops job_link_ops;
+/* Jobs that wait for room look again. */
+void jobs_room(struct jobs *js);
+void jobs_room_task(struct task *t);
+/* Its output counts no longer. */
+void job_give_back(struct job *j, uint64_t bytes);
+/* It has been removed or has ended: it waits for nothing. */
+void job_unstall(struct job *j);
+
+/* ── stdin.c ── */
+void job_stdin_pump(struct job *j);
+/* The guest has the input up to here. */
+void job_stdin_started(struct job *j, uint64_t offset);
+void job_stdin_close(struct job *j);
+/* What an earlier life was handed in. */
+void job_stdin_load(struct job *j);
+void stdin_room_callback(struct link_job *lj, void *arg);
+
+#endif

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One job: its memory, its directory, who follows it, its end. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fs/jobs/internal.h"
+
+static void end_run(struct task *t);
+static void news_run(struct task *t);
+static void again_run(struct task *t);
+
+struct job *job_new(struct jobs *js)
+{
+    struct job *j = calloc(1, sizeof(*j));
+
+    if (!j)
+        return NULL;
+    atomic_init(&j->refs, 1);
+    j->jobs = js;
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_mutex_init(&j->io_lock, NULL);
+    struct list *const lists[] = { &j->in_session, &j->ended, &j->stalled, &j->in_guest, &j->listeners, &j->readers,
+                                   &j->files };
+    for (size_t i = 0; i < array_size(lists); i++)
+        list_init(lists[i]);
+    j->in.fd = -1;
+    j->last_written = JOB_CMD;
+    j->end_task.run = end_run;
+    j->news_task.run = news_run;
+    j->again_task.run = again_run;
+    spool_open(&j->spool, -1, "none");
+    return j;
+}
+
+void job_ref(struct job *j) { atomic_fetch_add_explicit(&j->refs, 1, memory_order_relaxed); }
+
+void job_unref(struct job *j)
+{
+    if (atomic_fetch_sub_explicit(&j->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    spool_close(&j->spool);
+    job_files_free(j);
+    if (j->in.fd >= 0)
+        close(j->in.fd);
+    if (j->guest)
+        guest_unref(j->guest);
+    if (j->ws)
+        session_job_end(j->place, j->ws);
+    if (j->place)
+        place_unref(j->place);
+    record_finish(&j->rec);
+    pthread_mutex_destroy(&j->lock);
+    pthread_mutex_destroy(&j->io_lock);
+    free(j);
+}
+
+const char *job_name(const struct job *j) { return j->rec.name; }
+uint64_t job_number(const struct job *j) { return j->number; }
+int64_t job_made_ms(const struct job *j) { return j->rec.made_ms; }
+struct place *job_session(struct job *j) { return j->place; }
+
+enum job_state job_state(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return j->state;
+}
+
+/* ── its directory ───────────────────────────────────────────────────────────────────────── */
+
+int job_make_dir(struct job *j)
+{
+    scoped_lock(&j->io_lock);
+    int r;
+
+    if (atomic_load(&j->has_dir))
+        return 0;
+    if (mkdirat(j->jobs->dir_fd, j->hex, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    r = spool_open(&j->spool, j->jobs->dir_fd, j->hex);
+    if (r == 0)
+        atomic_store(&j->has_dir, true);
+    return r;
+}
+
+int job_write_record(struct job *j)
+{
+    cleanup_close int fd = openat(j->jobs->dir_fd, j->hex, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    return fd < 0 ? -errno : record_write(fd, &j->rec);
+}
+
+void job_spool_use(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    j->spool_users++;
+}
+
+void job_spool_unuse(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    if (--j->spool_users == 0)
+        spool_close(&j->spool);
+}
+
+/* ── who follows it ──────────────────────────────────────────────────────────────────────── */
+
+void job_listen(struct job *j, struct job_listener *l)
+{
+    scoped_lock(&j->lock);
+
+    list_append(&j->listeners, &l->links);
+}
+
+void job_unlisten(struct job *j, struct job_listener *l)
+{
+    scoped_lock(&j->lock);
+
+    list_remove(&l->links);
+}
+
+#define TOLD_AT_ONCE 16
+
+/* The listeners, held, in `few` or in memory of their own. */
+static struct job_listener **take_listeners(struct job *j, struct job_listener **few, size_t *n)
+{
+    scoped_lock(&j->lock);
+    struct job_listener **all = few;
+    size_t count = 0;
+
+    list_for_each(pos, &j->listeners)
+        count++;
+    if (count > TOLD_AT_ONCE)
+        all = malloc(count * sizeof(struct job_listener *));
+    *n = 0;
+    if (!all)
+        return NULL;
+    list_for_each(pos, &j->listeners) {
+        all[*n] = container_of(pos, struct job_listener, links);
+        all[*n]->hold(all[*n]);
+        ++*n;
+    }
+    return all;
+}
+
+void job_tell(struct job *j)
+{
+    struct job_listener *few[TOLD_AT_ONCE], **all;
+    size_t n;
+
+    all = take_listeners(j, few, &n);
+    for (size_t i = 0; i < n; i++) {
+        all[i]->more(all[i]);
+        all[i]->drop(all[i]);
+    }
+    if (all != few)
+        free(all);
+}
+
+static void news_run(struct task *t)
+{
+    struct job *j = container_of(t, struct job, news_task);
+    struct jobs *js = j->jobs;
+
+    atomic_store(&j->news_queued, false);
+    job_tell(j);
+    job_unref(j);
+    jobs_task_end(js);
+}
+
+void job_news(struct job *j)
+{
+    bool nobody;
+
+    pthread_mutex_lock(&j->lock);
+    nobody = list_empty(&j->listeners);
+    pthread_mutex_unlock(&j->lock);
+    if (nobody || atomic_exchange(&j->news_queued, true))
+        return;
+    job_ref(j);
+    jobs_task_begin(j->jobs);
+    pool_add(j->jobs->pool, &j->news_task);
+}
+
+/* ── its end ─────────────────────────────────────────────────────────────────────────────── */
+
+static void count_end(struct job *j)
+{
+    static const char *const names[] = {
+        [LINK_END_EXITED] = "wsmfs_jobs_total{end=\"exited\"}",
+        [LINK_END_SIGNALED] = "wsmfs_jobs_total{end=\"signaled\"}",
+        [LINK_END_FAILED] = "wsmfs_jobs_total{end=\"failed\"}",
+        [LINK_END_LOST] = "wsmfs_jobs_total{end=\"lost\"}",
+    };
+
+    manager_count(j->jobs->manager, names[j->rec.kind], 1);
+}
+
+/* The guest may forget it now: it is written down. */
+static void let_go(struct job *j)
+{
+    struct link_job *lj;
+    struct workspace *ws;
+    struct guest *g;
+
+    pthread_mutex_lock(&j->lock);
+    lj = j->link_job;
+    j->link_job = NULL;
+    ws = j->ws;
+    j->ws = NULL;
+    g = j->guest;
+    j->guest = NULL;
+    pthread_mutex_unlock(&j->lock);
+    if (lj)
+        link_job_forget(lj);
+    if (g) {
+        guest_remove(g, j);
+        guest_unref(g);
+    }
+    if (ws)
+        session_job_end(j->place, ws);
+}
+
+/* What it wrote is told to the kernel before anybody can know that it has ended; that it has is told
+ * before it is written down, since the guest keeps it until then. */
+static void end_run(struct task *t)
+{
+    struct job *j = container_of(t, struct job, end_task);
+    struct jobs *js = j->jobs;
+    int r;
+
+    if (j->rec.kind != LINK_END_FAILED)
+        jobs_sync(js);
+    job_unstall(j);
+    pthread_mutex_lock(&j->lock);
+    j->state = JOB_ENDED;
+    j->rec.ended = true;
+    pthread_mutex_unlock(&j->lock);
+    job_stdin_close(j);
+    job_tell(j);
+    r = atomic_load(&j->has_dir) ? job_write_record(j) : 0;
+    if (r < 0 && r != -ENOENT)
+        log_warning("the end of job %s cannot be written down: %s", job_name(j), strerror(-r));
+    let_go(j);
+    job_spool_unuse(j);
+    count_end(j);
+    jobs_keep(j);
+    job_unref(j);
+    jobs_task_end(js);
+}
+
+/* Once for each job. */
+static bool begin_end(struct job *j, const struct link_exit *x)
+{
+    scoped_lock(&j->lock);
+    struct record *r = &j->rec;
+
+    if (j->ending)
+        return false;
+    j->ending = true;
+    r->kind = x->kind;
+    r->code = x->code;
+    r->timed_out = x->timed_out;
+    if (x->start_ms)
+        r->start_ms = x->start_ms;
+    r->end_ms = wall_ms(); /* ours: how long it is kept must not hang on a sandbox's clock */
+    r->text = x->text && *x->text ? strdup(x->text) : NULL;
+    return true;
+}
+
+static bool end_once(struct job *j, const struct link_exit *x)
+{
+    if (!begin_end(j, x))
+        return false;
+    job_ref(j);
+    jobs_task_begin(j->jobs);
+    pool_add(j->jobs->pool, &j->end_task);
+    return true;
+}
+
+void job_end(struct job *j, const struct link_exit *x) { end_once(j, x); }
+
+bool job_fail(struct job *j, enum link_end kind, const struct err *e)
+{
+    const struct link_exit x = { .kind = kind, .code = e->code, .text = e->text };
+
+    return end_once(j, &x);
+}
+
+/* ── entering later ──────────────────────────────────────────────────────────────────────── */
+
+static void again_run(struct task *t)
+{
+    struct job *j = container_of(t, struct job, again_task);
+    struct jobs *js = j->jobs;
+
+    job_enter(j);
+    job_unref(j);
+    jobs_task_end(js);
+}
+
+void job_enter_later(struct job *j)
+{
+    job_ref(j);
+    jobs_task_begin(j->jobs);
+    pool_add(j->jobs->pool, &j->again_task);
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a job prints: stored, acknowledged when there is room, read, given up. And its start and end
+ * as the link tells them. */
+#include <errno.h>
+#include <string.h>
+
+#include "fs/jobs/internal.h"
+
+/* What readers have read is given up in pieces of at least this size, or when they have read all. */
+#define DROP_BYTES (256u << 10)
+
+/* ── room ────────────────────────────────────────────────────────────────────────────────── */
+
+/* A user may take as much as is left for everybody: one alone can never have more than half of it,
+ * and whoever comes next always finds some. */
+static bool share_has_room(const struct job *j)
+{
+    const struct jobs *js = j->jobs;
+    uint64_t all = js->config->spool_max_bytes, used = atomic_load(&js->used_bytes);
+
+    return all == 0 || (used < all && atomic_load(&j->share->used_bytes) <= all - used);
+}
+
+static bool has_room(const struct job *j)
+{
+    uint64_t most = j->jobs->config->job_output_max_bytes;
+
+    return (most == 0 || spool_kept(&j->spool) <= most) && share_has_room(j);
+}
+
+static void account(struct job *j, uint64_t bytes)
+{
+    atomic_fetch_add(&j->share->used_bytes, bytes);
+    atomic_fetch_add(&j->jobs->used_bytes, bytes);
+}
+
+void job_give_back(struct job *j, uint64_t bytes)
+{
+    if (!bytes || !j->share)
+        return;
+    atomic_fetch_sub(&j->share->used_bytes, bytes);
+    atomic_fetch_sub(&j->jobs->used_bytes, bytes);
+    jobs_room(j->jobs);
+}
+
+static void acknowledge(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    for (int s = 0; j->link_job && s < SPOOL_STREAMS; s++)
+        link_job_ack(j->link_job, (enum link_stream)s, atomic_load(&j->spool.size[s]));
+}
+
+/* True: it waits for room from now on. */
+static bool stall(struct job *j)
+{
+    scoped_lock(&j->jobs->lock);
+
+    if (has_room(j) || j->jobs->ending)
+        return false;
+    if (list_empty(&j->stalled)) {
+        list_append(&j->jobs->stalled, &j->stalled);
+        atomic_store(&j->is_stalled, true);
+        job_ref(j);
+    }
+    return true;
+}
+
+void job_unstall(struct job *j)
+{
+    bool was;
+
+    pthread_mutex_lock(&j->jobs->lock);
+    was = !list_empty(&j->stalled);
+    list_remove(&j->stalled);
+    atomic_store(&j->is_stalled, false);
+    pthread_mutex_unlock(&j->jobs->lock);
+    if (was)
+        job_unref(j);
+}
+
+/* A job that waits and has room by now, taken off the list with its reference; NULL. */
+static struct job *take_roomy(struct jobs *js)
+{
+    scoped_lock(&js->lock);
+
+    list_for_each(pos, &js->stalled) {
+        struct job *j = container_of(pos, struct job, stalled);
+        if (!has_room(j))
+            continue;
+        list_remove(&j->stalled);
+        atomic_store(&j->is_stalled, false);
+        return j;
+    }
+    return NULL;
+}
+
+void jobs_room_task(struct task *t)
+{
+    struct jobs *js = container_of(t, struct jobs, room_task);
+
+    pthread_mutex_lock(&js->lock);
+    js->room_queued = false;
+    pthread_mutex_unlock(&js->lock);
+    for (struct job *j; (j = take_roomy(js)); job_unref(j))
+        acknowledge(j);
+    jobs_task_end(js);
+}
+
+void jobs_room(struct jobs *js)
+{
+    bool queue;
+
+    pthread_mutex_lock(&js->lock);
+    queue = !js->room_queued && !list_empty(&js->stalled) && !js->ending;
+    js->n_tasks += queue;
+    js->room_queued = js->room_queued || queue;
+    pthread_mutex_unlock(&js->lock);
+    if (queue)
+        pool_add(js->pool, &js->room_task);
+}
+
+/* ── what the link tells ─────────────────────────────────────────────────────────────────── */
+
+static void on_started(struct link_job *lj, void *arg, const struct link_started *s)
+{
+    struct job *j = arg;
+
+    (void)lj;
+    for (int i = 0; i < SPOOL_STREAMS; i++)
+        spool_skip(&j->spool, i, s->first[i]);
+    pthread_mutex_lock(&j->lock);
+    if (!j->ending && s->pid) {
+        j->state = JOB_RUNNING;
+        j->rec.pid = s->pid;
+        j->rec.start_ms = s->start_ms;
+    }
+    pthread_mutex_unlock(&j->lock);
+    job_stdin_started(j, s->stdin_offset);
+    job_news(j);
+}
+
+/* The disk is full, or broken. Bytes that cannot be stored are not acknowledged, and this daemon
+ * cannot have them again: they are counted as dropped. */
+static void lose(struct job *j, int stream, size_t len, int r)
+{
+    uint64_t size = atomic_load(&j->spool.size[stream]);
+
+    log_warning("output of job %s cannot be stored and is lost: %s", job_name(j), strerror(-r));
+    job_give_back(j, size - atomic_load(&j->spool.start[stream]));
+    spool_skip(&j->spool, stream, size + len);
+}
+
+static void on_output(struct link_job *lj, void *arg, enum link_stream stream, uint64_t offset, uint64_t log_offset,
+                      const void *data, size_t len)
+{
+    struct job *j = arg;
+    int r = spool_append(&j->spool, (int)stream, data, len);
+
+    (void)lj;
+    (void)offset;     /* where the last call ended, and the file does */
+    (void)log_offset; /* the order in which pieces arrive is the one that is kept */
+    if (r < 0)
+        lose(j, (int)stream, len, r);
+    else
+        account(j, len);
+    if (!stall(j))
+        acknowledge(j);
+    job_news(j);
+}
+
+static void on_exited(struct link_job *lj, void *arg, const struct link_exit *x)
+{
+    (void)lj;
+    job_end(arg, x);
+}
+
+/* Another host has it; it will tell nothing more here. */
+static void on_taken(struct link_job *lj, void *arg)
+{
+    struct job *j = arg;
+    struct err e;
+
+    (void)lj;
+    err_set(&e, -EBUSY, "another daemon has taken the job over");
+    job_fail(j, LINK_END_LOST, &e);
+}
+
+static void on_released(void *arg) { job_unref(arg); }
+
+const struct link_job_ops job_link_ops = {
+    .started = on_started,
+    .output = on_output,
+    .stdin_room = stdin_room_callback,
+    .exited = on_exited,
+    .taken = on_taken,
+    .released = on_released,
+};
+
+/* ── reading ─────────────────────────────────────────────────────────────────────────────── */
+
+void job_reader_add(struct job *j, struct job_reader *r, enum job_stream stream)
+{
+    job_spool_use(j);
+    scoped_lock(&j->lock);
+
+    r->stream = stream;
+    r->at = atomic_load(&j->spool.start[stream]);
+    list_append(&j->readers, &r->links);
+}
+
+/* job.lock held: how far all who read the stream have come. */
+static uint64_t read_by_all_locked(const struct job *j, enum job_stream stream)
+{
+    uint64_t upto = UINT64_MAX;
+
+    list_for_each(pos, &j->readers) {
+        const struct job_reader *r = container_of(pos, const struct job_reader, links);
+        if (r->stream == stream && r->at < upto)
+            upto = r->at;
+    }
+    return upto == UINT64_MAX ? 0 : upto;
+}
+
+/* How far a stream may be given up now; 0: not. Its caller alone does it then. */
+static uint64_t begin_drop(struct job *j, enum job_stream stream)
+{
+    uint64_t upto, start = atomic_load(&j->spool.start[stream]), size = atomic_load(&j->spool.size[stream]);
+    scoped_lock(&j->lock);
+
+    if (j->dropping)
+        return 0;
+    upto = read_by_all_locked(j, stream);
+    if (upto < start + DROP_BYTES && upto < size)
+        return 0;
+    j->dropping = true;
+    return upto;
+}
+
+/* A job that waits for a reader has one: what has been read makes room. */
+static void give_up_read(struct job *j, enum job_stream stream)
+{
+    uint64_t upto = begin_drop(j, stream), dropped;
+
+    if (upto == 0)
+        return;
+    dropped = spool_drop(&j->spool, (int)stream, upto);
+    pthread_mutex_lock(&j->lock);
+    j->dropping = false;
+    pthread_mutex_unlock(&j->lock);
+    job_give_back(j, dropped);
+}
+
+void job_reader_remove(struct job *j, struct job_reader *r)
+{
+    enum job_stream stream = r->stream;
+
+    /* what it has read may go with it, should the job wait for that */
+    if (atomic_load(&j->is_stalled))
+        give_up_read(j, stream);
+    pthread_mutex_lock(&j->lock);
+    list_remove(&r->links);
+    pthread_mutex_unlock(&j->lock);
+    job_spool_unuse(j);
+}
+
+/* Where it goes on: never in what was given up. */
+static uint64_t reader_at(struct job *j, struct job_reader *r)
+{
+    scoped_lock(&j->lock);
+    uint64_t start = atomic_load(&j->spool.start[r->stream]);
+
+    if (r->at < start)
+        r->at = start;
+    return r->at;
+}
+
+ssize_t job_reader_read(struct job *j, struct job_reader *r, void *buf, size_t size)
+{
+    bool ended = job_state(j) == JOB_ENDED; /* before the look at what there is */
+    uint64_t at = reader_at(j, r);
+    ssize_t n = spool_read(&j->spool, (int)r->stream, at, buf, size);
+
+    if (n == 0)
+        return ended ? 0 : -EAGAIN;
+    if (n < 0)
+        return n;
+    pthread_mutex_lock(&j->lock);
+    r->at = at + (uint64_t)n;
+    pthread_mutex_unlock(&j->lock);
+    if (atomic_load(&j->is_stalled))
+        give_up_read(j, r->stream);
+    return n;
+}
+
+bool job_reader_ready(struct job *j, struct job_reader *r)
+{
+    return job_state(j) == JOB_ENDED || reader_at(j, r) < atomic_load(&j->spool.size[r->stream]);
+}
+
+bool job_stream_size(struct job *j, enum job_stream stream, uint64_t *size)
+{
+    bool ended = job_state(j) == JOB_ENDED;
+
+    *size = ended ? atomic_load(&j->spool.size[stream]) - atomic_load(&j->spool.start[stream]) : 0;
+    return ended;
+}
+
+ssize_t job_stream_read(struct job *j, enum job_stream stream, uint64_t at, void *buf, size_t size)
+{
+    ssize_t n;
+
+    job_spool_use(j);
+    n = spool_read(&j->spool, (int)stream, atomic_load(&j->spool.start[stream]) + at, buf, size);
+    job_spool_unuse(j);
+    return n;
+}
+
+void job_log_span(struct job *j, uint64_t *start, uint64_t *end)
+{
+    job_spool_use(j);
+    spool_log_span(&j->spool, start, end);
+    job_spool_unuse(j);
+}
+
+ssize_t job_log_read(struct job *j, uint64_t at, void *buf, size_t size)
+{
+    ssize_t n;
+
+    job_spool_use(j);
+    n = spool_log_read(&j->spool, at, buf, size);
+    job_spool_unuse(j);
+    return n;
+}

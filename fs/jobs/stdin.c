@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A job's standard input: whatever is written is put in a file first, and handed to the link from
+ * there, so that it may be written before the start, in any amount, and is not lost with the daemon. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "fs/jobs/internal.h"
+
+#define BACKLOG_BYTES (1u << 20)  /* handed in and not yet taken: then a writer waits */
+#define CHUNK_BYTES   (64u << 10)
+#define KEPT_BYTES    (1u << 20)  /* taken by the link; it may have to be read again by a new daemon */
+
+static int open_file(struct job *j)
+{
+    char path[KEY_HEX + 8];
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/stdin", j->hex);
+    fd = openat(j->jobs->dir_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : fd;
+}
+
+/* job.io_lock held: the file is there. */
+static int make_file(struct job *j)
+{
+    int fd;
+
+    if (j->in.fd >= 0)
+        return 0;
+    fd = open_file(j);
+    if (fd < 0)
+        return fd;
+    scoped_lock(&j->lock);
+    j->in.fd = fd;
+    return 0;
+}
+
+void job_stdin_load(struct job *j)
+{
+    struct stat st;
+    scoped_lock(&j->io_lock);
+
+    j->in.ended = true; /* who wrote has gone with the mount */
+    if (j->rec.stdin_pipe && make_file(j) == 0 && fstat(j->in.fd, &st) == 0)
+        j->in.written = (uint64_t)st.st_size;
+}
+
+/* ── opening and releasing ───────────────────────────────────────────────────────────────── */
+
+void job_stdin_open(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    j->in.opens++;
+    j->in.opened = true;
+}
+
+void job_stdin_release(struct job *j)
+{
+    bool ended;
+
+    pthread_mutex_lock(&j->lock);
+    ended = --j->in.opens == 0 && j->state != JOB_NEW;
+    j->in.ended = j->in.ended || ended;
+    pthread_mutex_unlock(&j->lock);
+    if (ended)
+        job_stdin_pump(j);
+}
+
+/* ── handing it on ───────────────────────────────────────────────────────────────────────── */
+
+/* job.lock held: gives the next chunk to the link. False: there is nothing to do now. */
+static bool hand_locked(struct job *j, const void *data, size_t len, uint64_t at)
+{
+    struct job_stdin *in = &j->in;
+    bool end = in->ended && at + len == in->written;
+    ssize_t n;
+
+    if (!j->link_job || at != in->sent)
+        return false;
+    n = link_job_stdin(j->link_job, at, data, len, end);
+    if (n == -EPIPE || n == -EINVAL)
+        in->broken = true;
+    if (n < 0)
+        return false;
+    in->sent += (uint64_t)n;
+    in->end_sent = end && (size_t)n == len;
+    return (size_t)n == len && !in->end_sent && in->sent < in->written;
+}
+
+/* What is to be handed on next: 0 bytes may mean the end. False: nothing. */
+static bool next_chunk(struct job *j, uint64_t *at, size_t *len)
+{
+    scoped_lock(&j->lock);
+    struct job_stdin *in = &j->in;
+
+    *at = in->sent;
+    *len = in->written - in->sent < CHUNK_BYTES ? (size_t)(in->written - in->sent) : CHUNK_BYTES;
+    return j->link_job && !in->broken && !in->end_sent && (*len || in->ended);
+}
+
+static bool pump_once(struct job *j, char *buf)
+{
+    uint64_t at;
+    size_t len;
+
+    if (!next_chunk(j, &at, &len))
+        return false;
+    if (len) {
+        ssize_t n = pread(j->in.fd, buf, len, (off_t)at);
+        if (n <= 0)
+            return false;
+        len = (size_t)n;
+    }
+    scoped_lock(&j->lock);
+    return hand_locked(j, buf, len, at);
+}
+
+/* What the guest has got is not needed any more. */
+static void free_taken(struct job *j)
+{
+    uint64_t from, upto;
+    int fd;
+
+    pthread_mutex_lock(&j->lock);
+    from = j->in.punched;
+    upto = j->in.sent > KEPT_BYTES ? (j->in.sent - KEPT_BYTES) & ~(uint64_t)4095 : 0;
+    fd = j->in.fd;
+    if (upto > from + KEPT_BYTES)
+        j->in.punched = upto;
+    pthread_mutex_unlock(&j->lock);
+    if (fd >= 0 && upto > from + KEPT_BYTES)
+        (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(upto - from));
+}
+
+static bool begin_pump(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    j->in.again = true;
+    if (j->in.pumping)
+        return false;
+    j->in.pumping = true;
+    return true;
+}
+
+static bool again(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    if (j->in.again) {
+        j->in.again = false;
+        return true;
+    }
+    j->in.pumping = false;
+    return false;
+}
+
+/* One thread at a time; another one has it look again. */
+void job_stdin_pump(struct job *j)
+{
+    char buf[CHUNK_BYTES];
+
+    if (!begin_pump(j))
+        return;
+    while (again(j))
+        while (pump_once(j, buf))
+            ;
+    free_taken(j);
+    job_news(j);
+}
+
+void job_stdin_started(struct job *j, uint64_t offset)
+{
+    pthread_mutex_lock(&j->lock);
+    if (j->taken_over) {
+        j->in.sent = offset;
+        if (j->in.written < offset)
+            j->in.written = offset;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (j->rec.stdin_pipe || j->in.opened)
+        job_stdin_pump(j);
+}
+
+void stdin_room_callback(struct link_job *lj, void *arg)
+{
+    (void)lj;
+    job_stdin_pump(arg);
+}
+
+void job_stdin_close(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    j->in.broken = true;
+}
+
+/* ── writing ─────────────────────────────────────────────────────────────────────────────── */
+
+static bool is_over(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return j->in.broken || j->in.ended || (j->state != JOB_NEW && !j->rec.stdin_pipe);
+}
+
+/* Writers come one behind the other, by the lock. */
+static int store(struct job *j, const void *data, size_t size)
+{
+    scoped_lock(&j->io_lock);
+    uint64_t at = j->in.written; /* only we change it */
+    int r = is_over(j) ? -EPIPE : make_file(j);
+
+    for (size_t done = 0; done < size && r == 0;) {
+        ssize_t n = pwrite(j->in.fd, (const char *)data + done, size - done, (off_t)(at + done));
+        r = n < 0 && errno != EINTR ? -errno : 0;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (r < 0)
+        return r;
+    scoped_lock(&j->lock);
+    j->in.written = at + size;
+    return 0;
+}
+
+int job_stdin_write(struct job *j, const void *data, size_t size)
+{
+    int r = job_make_dir(j);
+
+    if (r == 0)
+        r = store(j, data, size);
+    if (r == 0)
+        job_stdin_pump(j);
+    return r;
+}
+
+bool job_stdin_ready(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return j->in.broken || j->state == JOB_NEW || j->in.written - j->in.sent < BACKLOG_BYTES;
+}
+
+bool job_stdin_broken(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return j->in.broken || (j->state != JOB_NEW && !j->rec.stdin_pipe);
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The directories: `jobs` of a session, and one for each job. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/hostdir/hostdir.h"
+#include "fs/tree/jobs.h"
+
+#define NEW_NAME "new"
+
+struct jobs_dir {
+    struct node   n;
+    struct place *place; /* referenced */
+};
+
+static struct place *place_of(struct node *n)
+{
+    return container_of(n, struct jobs_dir, n)->place;
+}
+
+int job_say(struct place *p, const struct err *e)
+{
+    if (p && e->text[0])
+        session_set_error(p, e);
+    return e->code;
+}
+
+static void dir_stat(struct place *p, uint64_t ino, int64_t changed_ms, struct stat *st)
+{
+    place_stat(p, st);
+    st->st_ino = ino;
+    st->st_mode = S_IFDIR | 0755; /* who may come here is settled above */
+    st->st_mtim = (struct timespec){.tv_sec = changed_ms / 1000, .tv_nsec = changed_ms % 1000 * 1000000};
+    st->st_atim = st->st_ctim = st->st_mtim;
+}
+
+/* Finds or hashes a directory node; `made` is used up. Returns its id, or -errno as *r. */
+static uint64_t find_or_add(struct fs *fs, struct node *made, int *r)
+{
+    struct nodes *ns = &fs->nodes;
+    uint64_t id = 0;
+    pthread_mutex_lock(&ns->lock);
+    struct node *n = nodes_find(ns, made->kind, made->owner, made->second, NULL, NULL);
+    bool found = n;
+    if (!n) {
+        *r = nodes_add(ns, made, NULL, true);
+        n = *r == 0 ? made : NULL;
+    }
+    if (n) {
+        n->nlookup++;
+        id = n->id;
+    }
+    pthread_mutex_unlock(&ns->lock);
+    if (found || *r < 0)
+        made->ops->destroy(fs, made);
+    return id;
+}
+
+/* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
+
+uint64_t jobs_dir_ino(struct place *session)
+{
+    return (control_ino(session) ^ 0x6a6f6273) * 0x100000001b3u | 1ull << 63;
+}
+
+static void jobs_stat(struct fs *fs, struct place *p, struct stat *st)
+{
+    int64_t changed_ms = jobs_changed_ms(fs->jobs, p);
+    dir_stat(p, jobs_dir_ino(p), changed_ms ? changed_ms : place_mtime_ms(p), st);
+}
+
+int jobs_dir_entry(struct fs *fs, struct place *p, const void *side, struct fuse_entry_param *e)
+{
+    struct jobs_dir *d = calloc(1, sizeof *d);
+    int r = 0;
+    if (!d)
+        return -ENOMEM;
+    d->n = (struct node){.ops = &jobs_dir_ops, .kind = NODE_JOBS, .owner = p, .second = side};
+    d->place = p;
+    place_ref(p);
+    *e = (struct fuse_entry_param){.entry_timeout = PLACE_TIMEOUT_S};
+    jobs_stat(fs, p, &e->attr);
+    e->ino = find_or_add(fs, &d->n, &r);
+    return r;
+}
+
+static void jobs_destroy_node(struct fs *fs, struct node *n)
+{
+    (void)fs;
+    place_unref(place_of(n));
+    free(container_of(n, struct jobs_dir, n));
+}
+
+/* Takes over the reference to the job. */
+static int job_dir_entry(struct fs *fs, struct job *j, struct node *jobs, struct fuse_entry_param *e)
+{
+    struct job_dir *d = calloc(1, sizeof *d);
+    int r = 0;
+    if (!d) {
+        job_unref(j);
+        return -ENOMEM;
+    }
+    d->n = (struct node){.ops = &job_dir_ops, .kind = NODE_JOB, .owner = j, .second = jobs->second};
+    d->job = j;
+    d->side = jobs->second;
+    d->place = place_of(jobs);
+    place_ref(d->place);
+    /* no timeout: jobs come and go by themselves */
+    *e = (struct fuse_entry_param){.attr_timeout = PLACE_TIMEOUT_S};
+    dir_stat(d->place, job_number(j) | 1ull << 63, job_made_ms(j), &e->attr);
+    e->ino = find_or_add(fs, &d->n, &r);
+    return r;
+}
+
+static void jobs_lookup(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
+{
+    struct fuse_entry_param e;
+    struct job *j;
+    int r;
+    if (!strcmp(name, NEW_NAME)) {
+        r = job_new_entry(fs, place_of(n), &e);
+    } else {
+        r = jobs_find(fs->jobs, place_of(n), name, &j);
+        if (r == 0)
+            r = job_dir_entry(fs, j, n, &e);
+    }
+    reply_entry(fs, req, r, &e);
+}
+
+static void jobs_getattr(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)
+{
+    struct stat st;
+    (void)fi;
+    jobs_stat(fs, place_of(n), &st);
+    fuse_reply_attr(req, &st, 0);
+}
+
+static void jobs_mkdir(struct fs *fs, fuse_req_t req, struct node *n, const char *name, mode_t mode)
+{
+    struct fuse_entry_param e;
+    struct err why = {0};
+    struct job *j;
+    (void)mode;
+    int r = !strcmp(name, NEW_NAME) ? -EEXIST : jobs_make(fs->jobs, place_of(n), name, &j, &why);
+    if (r == 0)
+        r = job_dir_entry(fs, j, n, &e);
+    else if (r != -EEXIST)
+        job_say(place_of(n), &why);
+    reply_entry(fs, req, r, &e);
+}
+
+static void jobs_rmdir(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
+{
+    struct err why = {0};
+    int r = !strcmp(name, NEW_NAME) ? -ENOTDIR : jobs_remove(fs->jobs, place_of(n), name, &why);
+    if (r == -EBUSY)
+        job_say(place_of(n), &why);
+    fuse_reply_err(req, -r);
+}
+
+static void list_job(const char *name, uint64_t number, void *arg)
+{
+    name_list_add(arg, name, number | 1ull << 63, S_IFDIR);
+}
+
+static void jobs_opendir(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)
+{
+    struct name_list *l = name_list_create();
+    if (l)
+        jobs_each(fs->jobs, place_of(n), list_job, l);
+    name_list_open(fs, req, l, fi);
+}
+
+const struct node_ops jobs_dir_ops = {
+    .lookup = jobs_lookup,
+    .getattr = jobs_getattr,
+    .mkdir = jobs_mkdir,
+    .rmdir = jobs_rmdir,
+    .opendir = jobs_opendir,
+    .readdir = name_list_readdir,
+    .destroy = jobs_destroy_node,
+};
+
+/* ── one job ─────────────────────────────────────────────────────────────────────────────── */
+
+static struct job_dir *of(struct node *n)
+{
+    return container_of(n, struct job_dir, n);
+}
+
+static void job_destroy_node(struct fs *fs, struct node *n)
+{
+    (void)fs;
+    job_unref(of(n)->job);
+    place_unref(of(n)->place);
+    free(of(n));
+}
+
+static void job_lookup(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
+{
+    const struct job_entry *f = job_entry_find(name);
+    struct fuse_entry_param e;
+    struct job_file *other;
+    int r;
+    if (f) {
+        r = job_file_entry(fs, of(n), f, &e);
+    } else {
+        r = job_file_find(of(n)->job, name, &other);
+        if (r == 0)
+            r = job_other_entry(fs, of(n), other, &e);
+    }
+    reply_entry(fs, req, r, &e);
+}
+
+static void job_getattr(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)
+{
+    struct stat st;
+    (void)fs;
+    (void)fi;
+    dir_stat(of(n)->place, job_number(of(n)->job) | 1ull << 63, job_made_ms(of(n)->job), &st);
+    fuse_reply_attr(req, &st, PLACE_TIMEOUT_S);
+}
+
+/* Mode and times are accepted and mean nothing. */
+static void job_setattr(struct fs *fs, fuse_req_t req, struct node *n, struct stat *attr, int to_set,
+                        struct fuse_file_info *fi)
+{
+    (void)attr;
+    if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+        fuse_reply_err(req, EPERM);
+    else
+        job_getattr(fs, req, n, fi);
+}
+
+static void list_other(const char *name, uint64_t number, void *arg)
+{
+    name_list_add(arg, name, number | 3ull << 62, S_IFREG);
+}
+
+static void job_opendir(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)
+{
+    struct name_list *l = name_list_create();
+    if (l) {
+        job_entries_list(l, job_number(of(n)->job));
+        job_files_each(of(n)->job, list_other, l);
+    }
+    name_list_open(fs, req, l, fi);
+}
+
+static int make_other(struct fs *fs, struct job_dir *d, const char *name, mode_t mode, struct job_file **f)
+{
+    (void)fs;
+    if (job_entry_find(name))
+        return -EEXIST;
+    return job_file_make(d->job, name, mode, f);
+}
+
+static void job_create(struct fs *fs, fuse_req_t req, struct node *n, const char *name, mode_t mode,
+                       struct fuse_file_info *fi)
+{
+    struct fuse_entry_param e;
+    struct job_file *f, *again;
+    int r = make_other(fs, of(n), name, mode, &f);
+    if (r == 0 && job_file_find(of(n)->job, name, &again) == 0) {
+        r = job_other_entry(fs, of(n), again, &e);
+        if (r == 0) {
+            job_other_open(fs, req, f, &e, fi); /* takes it over, and answers */
+            return;
+        }
+    }
+    if (r == 0)
+        r = -EIO;
+    fuse_reply_err(req, -r);
+}
+
+static void job_mknod(struct fs *fs, fuse_req_t req, struct node *n, const char *name, mode_t mode, dev_t rdev)
+{
+    struct fuse_entry_param e;
+    struct job_file *f;
+    (void)rdev;
+    int r = S_ISREG(mode) ? make_other(fs, of(n), name, mode, &f) : -EPERM;
+    if (r == 0)
+        r = job_other_entry(fs, of(n), f, &e);
+    reply_entry(fs, req, r, &e);
+}
+
+/* The fixed files are always there: removing one succeeds, so that `rm -r` gets through. */
+static void job_unlink(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
+{
+    (void)fs;
+    int r = job_entry_find(name) ? 0 : job_file_remove(of(n)->job, name);
+    fuse_reply_err(req, -r);
+}
+
+/* Onto a text: it takes the bytes, and a command starts. */
+static int rename_onto(struct job_dir *d, const char *name, const struct job_entry *to, struct err *e)
+{
+    if (to->kind != JOB_KIND_TEXT)
+        return -EPERM;
+    enum job_text which = (enum job_text)to->which;
+    int r = job_file_to_text(d->job, name, which, e);
+    if (r < 0 || which > JOB_ARGV)
+        return r;
+    return job_start(d->job, which, false, e);
+}
+
+static int job_rename_in(struct job_dir *d, const char *name, const char *to, unsigned flags, struct err *e)
+{
+    const struct job_entry *from_fixed = job_entry_find(name), *to_fixed = job_entry_find(to);
+    if (flags & ~(unsigned)RENAME_NOREPLACE)
+        return -EINVAL;
+    if (from_fixed && to_fixed)
+        return from_fixed == to_fixed ? 0 : -EPERM;
+    if (to_fixed)
+        return flags & RENAME_NOREPLACE ? -EEXIST : rename_onto(d, name, to_fixed, e);
+    if (from_fixed)
+        return from_fixed->kind == JOB_KIND_TEXT ? job_file_from_text(d->job, (enum job_text)from_fixed->which, to)
+                                                 : -EPERM;
+    return job_file_rename(d->job, name, to, flags & RENAME_NOREPLACE);
+}
+
+static void job_rename(struct fs *fs, fuse_req_t req, struct node *n, const char *name, struct node *to,
+                       const char *new_name, unsigned flags)
+{
+    struct err e = {0};
+    (void)fs;
+    int r = to->kind != NODE_JOB || of(to)->job != of(n)->job ? -EXDEV
+                                                              : job_rename_in(of(n), name, new_name, flags, &e);
+    if (r < 0)
+        job_say(of(n)->place, &e);
+    fuse_reply_err(req, -r);
+}
+
+const struct node_ops job_dir_ops = {
+    .lookup = job_lookup,
+    .getattr = job_getattr,
+    .setattr = job_setattr,
+    .mknod = job_mknod,
+    .unlink = job_unlink,
+    .rename = job_rename,
+    .create = job_create,
+    .opendir = job_opendir,
+    .readdir = name_list_readdir,
+    .destroy = job_destroy_node,
+};
