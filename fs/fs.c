@@ -3,6 +3,7 @@
 #include "fs/fs.h"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include "fs/hostdir/hostdir.h"
 #include "fs/hostdir/lock.h"
 #include "fs/hostdir/watch.h"
+#include "fs/jobs/jobs.h"
 #include "fs/loop.h"
 #include "fs/ops.h"
 #include "fs/refused.h"
@@ -29,10 +31,26 @@
 
 /* ── what kernel and daemon agree on ─────────────────────────────────────────────────────── */
 
-static bool on_overlayfs(const char *path)
+static long type_of_fs(const char *path)
 {
     struct statfs v;
-    return statfs(path, &v) == 0 && v.f_type == OVERLAYFS_MAGIC;
+    return statfs(path, &v) == 0 ? (long)v.f_type : 0;
+}
+
+static bool on_overlayfs(const char *path)
+{
+    return type_of_fs(path) == OVERLAYFS_MAGIC;
+}
+
+/* Those of this machine's disks and memory do not; of all others it is assumed. */
+static bool close_may_fail(const char *path)
+{
+    static const long local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_MAGIC};
+    long type = type_of_fs(path);
+    for (size_t i = 0; i < array_size(local); i++)
+        if (type == local[i])
+            return false;
+    return true;
 }
 
 void fs_init_connection(struct fs *fs, struct fuse_conn_info *conn)
@@ -91,6 +109,8 @@ static void settle(struct fs *fs)
         log_warning("passthrough=on cannot be had here (%s)", why);
     manager_note(fs->manager, "passthrough", fs->passthrough ? "on" : "off");
     start_watching(fs);
+    if (fs->jobs)
+        jobs_take_over(fs->jobs);
     if (fs->ready)
         fs->ready(fs->ready_arg);
 }
@@ -122,7 +142,15 @@ int fs_reload(struct fs *fs, struct err *e)
     return 0;
 }
 
+static void on_stop_jobs(struct workspace *ws, void *arg)
+{
+    struct fs *fs = arg;
+    if (fs->jobs)
+        jobs_stop_workspace(fs->jobs, ws);
+}
+
 static const struct manager_hooks hooks = {
+    .stop_jobs = on_stop_jobs,
     .closed = hostdir_closed,
     .emptied = hostdir_emptied,
     .rebound = tree_rebound,
@@ -159,6 +187,21 @@ static int make_parts(struct fs *fs)
     return tree_init(fs);
 }
 
+/* On a thread of the pool: what a job wrote is there for everybody. */
+static void sync_watch(void *arg)
+{
+    struct fs *fs = arg;
+    if (fs->watcher)
+        watch_sync(fs);
+}
+
+static int make_jobs(struct fs *fs, struct err *e)
+{
+    const struct jobs_setup setup = {.config = fs->config, .manager = fs->manager, .pool = fs->pool,
+                                     .timers = fs->timers, .sync = sync_watch, .arg = fs};
+    return manager_runs_jobs(fs->manager) ? jobs_create(&setup, &fs->jobs, e) : 0;
+}
+
 int fs_create(struct config *c, struct manager *m, struct pool *pool, struct timers *timers,
               struct fs **out, struct err *e)
 {
@@ -173,15 +216,20 @@ int fs_create(struct config *c, struct manager *m, struct pool *pool, struct tim
     fs->mount_uid = getuid();
     fs->mount_gid = getgid();
     fs->as_callers = geteuid() == 0;
+    fs->close_may_fail = close_may_fail(c->basedir);
     fs->proc_fd_dir = open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fs->proc_fd_dir < 0) {
         free(fs);
         return err_set(e, -ENXIO, "/proc is not mounted: wsmfs reaches open files through it");
     }
     int r = make_parts(fs);
+    if (r < 0)
+        err_set(e, r, "out of memory");
+    else
+        r = make_jobs(fs, e);
     if (r < 0) {
         fs_destroy(fs);
-        return err_set(e, r, "out of memory");
+        return r;
     }
     manager_set_hooks(m, &hooks, fs);
     *out = fs;
@@ -207,6 +255,7 @@ void fs_destroy(struct fs *fs)
         hostdirs_drain(fs);
         nodes_finish(&fs->nodes);
     }
+    jobs_destroy(fs->jobs);
     coherence_destroy(fs->coherence);
     if (fs->session)
         fuse_session_destroy(fs->session);
@@ -307,6 +356,8 @@ void fs_unmount(struct fs *fs)
 {
     if (!fs->mounted)
         return;
+    if (fs->jobs)
+        jobs_mount_ended(fs->jobs);
     watcher_destroy(steal_ptr(&fs->watcher));
     fuse_session_unmount(fs->session);
     fs->mounted = false;

@@ -14,6 +14,7 @@ struct lockers;
 struct watcher;
 struct readers;
 struct refused;
+struct jobs;
 
 #define REQUEST_KINDS_MAX 40
 
@@ -22,6 +23,7 @@ struct fs {
     struct manager *manager;
     struct pool    *pool;
     struct timers  *timers;
+    struct jobs    *jobs;         /* NULL: the backend runs none */
 
     struct fuse_session *session;
     struct readers *readers;
@@ -39,6 +41,7 @@ struct fs {
     gid_t mount_gid;
     int   proc_fd_dir;            /* O_PATH of /proc/self/fd */
     bool  as_callers;             /* files are made as the caller: root's mount, owner native */
+    bool  close_may_fail;         /* the base directory is on a file system that writes at close(2) */
     bool  expire_only;            /* the kernel knows notify_expire_entry */
     bool  passthrough;
     bool  killpriv;

@@ -28,6 +28,9 @@ enum node_kind {
     NODE_CONTROL,      /* a control directory: (place, which of the two trees) */
     NODE_ROOT,         /* in `.wsm/root`: (place, which of the two trees), path */
     NODE_CONTROL_FILE, /* (control directory, name), newest node only */
+    NODE_JOBS,         /* a session's directory of jobs: (place, which of the two trees) */
+    NODE_JOB,          /* a job's directory: (job, which of the two trees) */
+    NODE_JOB_FILE,     /* a file of a job: (job or file, which of the two trees), name, newest node only */
 };
 
 struct node {

@@ -155,10 +155,14 @@ static void op_rename(fuse_req_t req, fuse_ino_t ino, const char *name, fuse_ino
                       unsigned flags)
 {
     struct node *to = nodes_get(&fs_of(req)->nodes, to_ino);
-    if (!to || !to->ops->rename)
+    struct node *from = nodes_get(&fs_of(req)->nodes, ino);
+    bool across = to && from && (to->kind == NODE_JOB) != (from->kind == NODE_JOB);
+    if (!to || !to->ops->rename || across)
         count(req, REQ_rename);
     if (!to)
         ERR(ESTALE);
+    else if (across && to->ops->rename && from->ops->rename)
+        ERR(EXDEV); /* a file into a job's directory or out of it is copied; directories cannot be made there */
     else if (!to->ops->rename)
         refuse_rename(req, to_ino, new_name);
     else

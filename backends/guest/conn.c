@@ -13,14 +13,14 @@
 
 /* Whether `pid` is a descendant of the guest: then it is a job, and a job must not act as a host. Where
  * /proc is missing nobody is found to be one. */
-static bool is_job(pid_t pid)
+static bool is_job(const struct guest *g, pid_t pid)
 {
-    for (int depth = 0; pid > 1 && depth < 4096; depth++) {
-        if (pid == getpid())
+    for (int depth = 0; pid > 0 && depth < 4096; depth++) {
+        if (pid == g->pid)
             return true;
         pid = tree_parent(pid);
     }
-    return pid == 1 && getpid() == 1;
+    return false;
 }
 
 static bool may_connect(const struct guest *g, int fd)
@@ -34,7 +34,7 @@ static bool may_connect(const struct guest *g, int fd)
      * share the names of abstract sockets when they share the network. */
     if (g->listens_inside && (peer.pid == 0 || (peer.uid != 0 && peer.uid != geteuid())))
         return false;
-    return peer.pid == 0 || !is_job(peer.pid);
+    return peer.pid == 0 || !is_job(g, peer.pid);
 }
 
 /* ── closing ── */
@@ -71,7 +71,7 @@ void conn_close(struct guest *g, struct conn *c)
         c->host->conn = NULL;
         detach_jobs(g, c->host);
     }
-    source_close(&c->src);
+    source_close(g, &c->src);
     free(c->in);
     free(c->out);
     *c = (struct conn){ .src = { -1, NULL } };

@@ -69,7 +69,7 @@ void conn_hello(struct guest *g, struct conn *c)
 {
     struct proto_guest_hello m = {
         .magic = PROTO_GUEST_MAGIC, .version = PROTO_VERSION, .features = PROTO_FEATURE_JOBS,
-        .instance = g->instance, .max_frame_bytes = PROTO_TO_GUEST_MAX_BYTES, .pid = (uint32_t)getpid(),
+        .instance = g->instance, .max_frame_bytes = PROTO_TO_GUEST_MAX_BYTES, .pid = (uint32_t)g->pid,
         .uid = geteuid(), .start_ms = g->start_ms, .program = proto_str_of("wsm-guest " WSMFS_VERSION),
     };
 

@@ -26,7 +26,7 @@ static void ready(struct guest *g, struct source *s, uint32_t events)
             break;
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return;
-    source_close(s);
+    source_close(g, s);
     list_remove(&d->links);
     list_append(&g->dead_drains, &d->links);
 }

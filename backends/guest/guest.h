@@ -163,6 +163,7 @@ struct guest {
     struct source   listener, signals;
     bool            listens_inside;  /* on a name in the sandbox, for `connect` */
     struct proto_id instance;
+    pid_t           pid;
     uint64_t        start_ms;
     uint32_t        tag_base;        /* of RLIMIT_LOCKS, see tree.c */
     struct rlimit   files_limit;     /* as it was at the start */
@@ -178,7 +179,7 @@ struct guest {
     uint64_t        serial;
     struct proc    *procs;           /* the last look at /proc (tree.c) */
     unsigned        n_procs, max_procs;
-    int64_t         scan_ns;
+    int64_t         scan_ns, scan_cost_ns; /* when it was over, and how long it took */
     uint64_t        rings_bytes;     /* of rings above RING_MIN_BYTES */
     int64_t         next_ns;         /* earliest deadline; 0: none */
     bool            starved;         /* an output waits for memory */
@@ -195,7 +196,8 @@ uint64_t guest_wall_ms(void);
 void guest_wake_at(struct guest *g, int64_t due_ns);
 /* Adds edge-triggered; sets O_NONBLOCK. 0 or -errno; the caller still owns the descriptor on failure. */
 int  guest_watch(struct guest *g, struct source *s, uint32_t events);
-void source_close(struct source *s);
+/* Takes it out of the loop as well. */
+void source_close(struct guest *g, struct source *s);
 /* Runs until the guest is over. 0 or -errno. */
 int  guest_loop(struct guest *g);
 
@@ -327,7 +329,8 @@ unsigned tree_signal(struct guest *g, struct job *j, int signo);
 /* Signals everything below the guest. */
 void tree_signal_all(struct guest *g, int signo);
 
-void tree_forget(struct guest *g);          /* the memory of the last look */
+int64_t tree_next_look(const struct guest *g); /* when looking again takes its fair share of time at most */
+void tree_forget(struct guest *g);          /* a look that is too old to be used again */
 
 int connect_main(const char *to);            /* exit code */
 

@@ -33,7 +33,7 @@ static void give_up(struct guest *g, struct job *j)
     in->closed = true;
     in->ring.tail = in->ring.head;
     ring_free(g, &in->ring);
-    source_close(&in->src);
+    source_close(g, &in->src);
     tell(j);
 }
 

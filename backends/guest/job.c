@@ -98,7 +98,7 @@ static void open_streams(struct guest *g, struct job *j, const struct spawned *s
 
     for (int i = 0; i < PROTO_STREAMS; i++)
         if (fds[i] >= 0 && output_open(g, &j->out[i], fds[i]) != 0)
-            source_close(&j->out[i].src);
+            source_close(g, &j->out[i].src);
     if (j->tty)
         return;
     if (s->in < 0)
@@ -151,6 +151,18 @@ struct job *job_spawn(struct guest *g, struct host *h, const struct proto_spawn 
     return j;
 }
 
+/* When the tree is looked at again: not so often that others suffer, nor later than the end of the grace. */
+static void set_look(struct guest *g, struct job *j, int64_t due_ns)
+{
+    int64_t fair = tree_next_look(g);
+
+    if (due_ns < fair)
+        due_ns = fair;
+    if (j->killing == KILLING_TERM && due_ns > j->kill_ns)
+        due_ns = j->kill_ns;
+    set_deadline(g, j, due_ns);
+}
+
 /* ── ending ── */
 
 /* The pipe is nobody's output any more. */
@@ -161,7 +173,7 @@ static void part_with(struct guest *g, struct output *o, bool tty)
         drain_add(g, steal_fd(&o->src.fd));
         return;
     }
-    source_close(&o->src);
+    source_close(g, &o->src);
 }
 
 static void end(struct guest *g, struct job *j)
@@ -216,7 +228,7 @@ void job_reap(struct guest *g, pid_t pid, int wait_status)
         collect_rest(g, j);
     } else {
         j->rescan_ns = RESCAN_MS * MS;
-        set_deadline(g, j, guest_now_ns());
+        set_look(g, j, guest_now_ns());
     }
 }
 
@@ -234,10 +246,10 @@ static void look_again(struct guest *g, struct job *j, int64_t now_ns)
         return;
     }
     j->rescan_ns = j->rescan_ns * 2 < RESCAN_MAX_NS ? j->rescan_ns * 2 : RESCAN_MAX_NS;
-    int64_t due = now_ns + j->rescan_ns;
-    if (j->killing == KILLING_TERM && (!j->reaped || due > j->kill_ns))
-        due = j->kill_ns;
-    set_deadline(g, j, due);
+    if (j->killing == KILLING_TERM && !j->reaped)
+        set_deadline(g, j, j->kill_ns);
+    else
+        set_look(g, j, now_ns + j->rescan_ns);
 }
 
 void job_kill(struct guest *g, struct job *j, uint32_t grace_ms)

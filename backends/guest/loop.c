@@ -42,10 +42,15 @@ int guest_watch(struct guest *g, struct source *s, uint32_t events)
     return 0;
 }
 
-void source_close(struct source *s)
+/* A child has copies of all descriptors until its execve is over, and the kernel lets its parent go on
+ * before that: closing alone would leave the descriptor in the epoll set, with a pointer to memory that
+ * is freed soon. */
+void source_close(struct guest *g, struct source *s)
 {
-    if (s->fd >= 0)
-        close(s->fd);
+    if (s->fd < 0)
+        return;
+    epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+    close(s->fd);
     s->fd = -1;
 }
 

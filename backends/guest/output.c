@@ -29,7 +29,7 @@ static void want_read(struct guest *g, struct output *o)
 static void at_end(struct guest *g, struct output *o)
 {
     list_remove(&o->readable);
-    source_close(&o->src);
+    source_close(g, &o->src);
     if (o->job->reaped)
         job_advance(g, o->job);
 }
@@ -61,7 +61,7 @@ int output_open(struct guest *g, struct output *o, int fd)
 void output_finish(struct guest *g, struct output *o)
 {
     list_remove(&o->readable);
-    source_close(&o->src);
+    source_close(g, &o->src);
     ring_free(g, &o->ring);
     free(o->runs);
     o->runs = NULL;
@@ -150,7 +150,7 @@ void output_read(struct guest *g, struct output *o)
     } else if (n == -EAGAIN && o->last) {
         o->end_at = o->ring.head;
     } else if (n == 0 || (n != -EAGAIN && n != -ENOBUFS && n != -ENOMEM)) {
-        source_close(&o->src); /* end of file; EIO from a terminal that nobody has open */
+        source_close(g, &o->src); /* end of file; EIO from a terminal that nobody has open */
     }
     if (o->job->reaped && output_done(o))
         job_advance(g, o->job);
@@ -166,7 +166,7 @@ void output_last(struct guest *g, struct output *o)
     o->last = true;
     if (o->src.fd < 0 || (poll(&p, 1, 0) == 1 && !(p.revents & POLLIN))) {
         list_remove(&o->readable);
-        source_close(&o->src);
+        source_close(g, &o->src);
         return;
     }
     if (!o->job->tty && ioctl(o->src.fd, FIONREAD, &waiting) == 0)

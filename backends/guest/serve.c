@@ -147,6 +147,7 @@ static void init(struct guest *g)
     list_init(&g->drains);
     list_init(&g->dead_drains);
     g->environ = environ;
+    g->pid = getpid();
     g->start_ms = guest_wall_ms();
 }
 

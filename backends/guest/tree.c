@@ -16,12 +16,14 @@
 
 #include "backends/guest/guest.h"
 
-#define SCAN_FRESH_NS 20000000 /* many jobs that are killed together share one look at /proc */
+#define SCAN_FRESH_NS 20000000 /* many jobs that are killed together share one look at /proc, */
+#define SCAN_SHARE 10          /* and looking takes at most this part of the guest's time */
 #define UNLIMITED UINT64_MAX
 
 struct proc {
     pid_t    pid, parent, group, session;
     bool     zombie, member;
+    uint64_t start; /* in ticks since boot: tells it from a later one with its number */
     uint64_t tag;
 };
 
@@ -49,17 +51,24 @@ static bool read_file(pid_t pid, const char *name, char *buf, size_t size)
     return true;
 }
 
-/* proc(5): "pid (name) state ppid pgrp session …"; the name may hold anything. */
+/* proc(5): "pid (name) state ppid pgrp session …", the start being the 22nd field; the name may hold
+ * anything. */
 static bool read_stat(pid_t pid, struct proc *p)
 {
-    char buf[512], state, *at;
+    char buf[512], *at;
+    uint64_t field[23] = { 0 };
 
-    if (!read_file(pid, "stat", buf, sizeof(buf)) || !(at = strrchr(buf, ')')))
+    if (!read_file(pid, "stat", buf, sizeof(buf)) || !(at = strrchr(buf, ')')) || strlen(at) < 4)
         return false;
-    if (sscanf(at + 1, " %c %d %d %d", &state, &p->parent, &p->group, &p->session) != 4)
-        return false;
+    p->zombie = at[2] == 'Z' || at[2] == 'X';
+    at += 3;
+    for (int i = 4; i <= 22; i++)
+        field[i] = strtoull(at, &at, 10);
     p->pid = pid;
-    p->zombie = state == 'Z' || state == 'X';
+    p->parent = (pid_t)field[4];
+    p->group = (pid_t)field[5];
+    p->session = (pid_t)field[6];
+    p->start = field[22];
     return true;
 }
 
@@ -104,22 +113,17 @@ static int by_pid(const void *a, const void *b)
     return (p->pid > q->pid) - (p->pid < q->pid);
 }
 
-/* Looks at all processes, unless that has just been done. False: there is no /proc. */
-static bool scan(struct guest *g)
+static bool read_all(struct guest *g)
 {
-    cleanup_dir DIR *d = NULL;
+    cleanup_dir DIR *d = opendir("/proc");
     struct dirent *e;
     struct proc p = { 0 };
 
-    if (g->procs && guest_now_ns() - g->scan_ns < SCAN_FRESH_NS)
-        return true;
-    d = opendir("/proc");
     g->n_procs = 0;
-    g->scan_ns = guest_now_ns();
     while (d && (e = readdir(d))) {
         pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
 
-        if (pid <= 0 || pid == getpid() || !read_stat(pid, &p))
+        if (pid <= 0 || pid == g->pid || !read_stat(pid, &p))
             continue;
         p.tag = read_limit(pid);
         if (!add_proc(g, &p))
@@ -127,11 +131,36 @@ static bool scan(struct guest *g)
     }
     if (g->n_procs)
         qsort(g->procs, g->n_procs, sizeof(*g->procs), by_pid);
-    return g->n_procs > 0 || tree_parent(getpid()) != 0 || getpid() == 1;
+    return g->n_procs > 0 || tree_parent(g->pid) != 0 || g->pid == 1;
 }
+
+static int64_t good_for_ns(const struct guest *g)
+{
+    int64_t share = g->scan_cost_ns * SCAN_SHARE;
+
+    return share > SCAN_FRESH_NS ? share : SCAN_FRESH_NS;
+}
+
+/* Looks at all processes, unless that has just been done. False: there is no /proc. */
+static bool scan(struct guest *g)
+{
+    int64_t begin = guest_now_ns();
+    bool ok;
+
+    if (g->procs && begin - g->scan_ns < good_for_ns(g))
+        return true;
+    ok = read_all(g);
+    g->scan_ns = guest_now_ns();
+    g->scan_cost_ns = g->scan_ns - begin;
+    return ok;
+}
+
+int64_t tree_next_look(const struct guest *g) { return g->scan_ns + g->scan_cost_ns * SCAN_SHARE; }
 
 void tree_forget(struct guest *g)
 {
+    if (!g->procs || guest_now_ns() - g->scan_ns < good_for_ns(g))
+        return;
     free(g->procs);
     g->procs = NULL;
     g->n_procs = g->max_procs = 0;
@@ -183,11 +212,21 @@ static void mark(struct guest *g, const struct job *j)
 static void mark_all(struct guest *g)
 {
     for (unsigned i = 0; i < g->n_procs; i++)
-        g->procs[i].member = g->procs[i].parent == getpid();
+        g->procs[i].member = g->procs[i].parent == g->pid;
     spread(g);
 }
 
 /* ── signals ── */
+
+/* Whether an old look still tells the truth about it. */
+static bool is_still(const struct guest *g, const struct proc *p)
+{
+    struct proc now;
+
+    if (guest_now_ns() - g->scan_ns < SCAN_FRESH_NS)
+        return true;
+    return read_stat(p->pid, &now) && now.start == p->start && now.group == p->group;
+}
 
 /* `main_group`: reached as a group, which no fork escapes. A stopped process learns of TERM only when
  * it goes on. */
@@ -211,7 +250,7 @@ static unsigned signal_members(struct guest *g, pid_t main_group, int signo)
         if (!p->member || p->zombie)
             continue;
         n++;
-        if (signo)
+        if (signo && is_still(g, p))
             send(p, main_group, signo);
     }
     return n;
@@ -231,7 +270,7 @@ unsigned tree_signal(struct guest *g, struct job *j, int signo)
 
 void tree_signal_all(struct guest *g, int signo)
 {
-    if (getpid() == 1) {
+    if (g->pid == 1) {
         kill(-1, signo);
         if (signo == SIGTERM)
             kill(-1, SIGCONT);

@@ -117,9 +117,20 @@ static const char *fd_name(struct fd_name *n, int fd)
     return n->text;
 }
 
+/* Else a tenant would make a setuid program of whoever wrote the file in the sandbox. */
+static bool is_foreign_setid(struct call *c, int fd)
+{
+    struct stat st;
+    if (!c->hd->tenant || !(c->attr.st_mode & (S_ISUID | S_ISGID)) || fstat(fd, &st) < 0)
+        return false;
+    return S_ISREG(st.st_mode) && (st.st_uid != c->hd->uid || st.st_gid != c->hd->gid);
+}
+
 static int set_mode(struct call *c, int fd)
 {
     struct fd_name n;
+    if (is_foreign_setid(c, fd))
+        return -EPERM;
     creds_raise_fsetid();
     int r = fchmodat(c->fs->proc_fd_dir, fd_name(&n, fd), c->attr.st_mode & 07777, 0) < 0 ? -errno : 0;
     creds_lower_fsetid();
@@ -203,7 +214,7 @@ static void run_setattr(struct call *c)
     struct hfd f;
     struct statx st;
     struct notices ns = {0};
-    int r = hinode_fd(fs, h, &f);
+    int r = hinode_fd_or_handle(fs, h, &f);
     if (r == 0) {
         r = apply(c, f.fd);
         if (r == 0)
@@ -231,7 +242,7 @@ void host_run_statfs(struct call *c)
 {
     struct statvfs v;
     struct hfd f;
-    int r = hinode_fd(c->fs, call_hinode(c), &f);
+    int r = hinode_fd_or_handle(c->fs, call_hinode(c), &f);
     if (r == 0) {
         r = fstatvfs(f.fd, &v) < 0 ? -errno : 0;
         hfd_put(c->fs, &f);

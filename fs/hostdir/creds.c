@@ -88,9 +88,9 @@ void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int d
     if (!fs->as_callers)
         return;
     if (uid == 0 && gid == 0) {
-        if (mode & (S_ISUID | S_ISGID))
+        saved->changed = mode & (S_ISUID | S_ISGID);
+        if (saved->changed)
             creds_raise_fsetid();
-        saved->changed = true;
         return;
     }
     if (!hd->tenant && groups_matter(dir_fd, mode)) {

@@ -112,8 +112,8 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
     host_attr(dir->h.hd, st, &e->attr);
     if (S_ISLNK(st->stx_mode))
         host_link_entry_size(fs, n, &e->attr);
-    e->entry_timeout = never_cached(name) ? 0 : look_timeout(fs, l);
-    e->attr_timeout = entry_attr_timeout(fs, n, st, made_dir, look_timeout(fs, l));
+    e->entry_timeout = never_cached(name) ? 0 : look_timeout(fs, l, true);
+    e->attr_timeout = entry_attr_timeout(fs, n, st, made_dir, look_timeout(fs, l, false));
     return 0;
 }
 
@@ -139,7 +139,7 @@ static void destroy_dir(struct fs *fs, struct node *n)
 /* An answer that says for how long the name will not be there; false: not even for now. */
 static bool missing(struct call *c, const struct look *l, struct fuse_entry_param *e)
 {
-    double timeout = l->watched && !never_cached(c->name) ? look_timeout(c->fs, l) : 0;
+    double timeout = l->watched && !never_cached(c->name) ? look_timeout(c->fs, l, true) : 0;
     *e = (struct fuse_entry_param){.entry_timeout = timeout < MISSING_TIMEOUT_S ? timeout : MISSING_TIMEOUT_S};
     return timeout > 0;
 }

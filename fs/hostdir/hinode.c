@@ -407,6 +407,19 @@ int hinode_fd(struct fs *fs, struct hinode *h, struct hfd *out)
     return r < 0 ? r : 0;
 }
 
+int hinode_fd_or_handle(struct fs *fs, struct hinode *h, struct hfd *out)
+{
+    int r = hinode_fd(fs, h, out), fd = -1;
+    if (r != -ESTALE || hinode_is_dir(h))
+        return r;
+    hinodes_lock(fs);
+    if (hfile_of(h)->handles)
+        fd = fcntl(file_handle_fd(hfile_of(h)->handles), F_DUPFD_CLOEXEC, 0);
+    hinodes_unlock(fs);
+    *out = (struct hfd){.fd = fd, .own = true};
+    return fd < 0 ? -ESTALE : 0;
+}
+
 void hfd_put(struct fs *fs, struct hfd *f)
 {
     if (f->h) {
@@ -428,7 +441,7 @@ int hinode_stat(struct fs *fs, struct hinode *h, struct statx *st)
     hinodes_lock(fs);
     bool by_name = !h->is_root && h->fd < 0 && place_of(h, &dir, &name) == 0;
     hinodes_unlock(fs);
-    int r = hinode_fd(fs, by_name ? &dir->h : h, &f);
+    int r = by_name ? hinode_fd(fs, &dir->h, &f) : hinode_fd_or_handle(fs, h, &f);
     if (r == 0)
         r = host_statx(f.fd, by_name ? name : "", st);
     hfd_put(fs, &f);
@@ -437,8 +450,12 @@ int hinode_stat(struct fs *fs, struct hinode *h, struct statx *st)
     hinodes_lock(fs);
     hinode_unref(fs, &dir->h);
     hinodes_unlock(fs);
-    if (r == -ENOENT || r == -ENOTDIR || (r == 0 && !is_same(h, st)))
-        r = -ESTALE;
+    if (r != -ENOENT && r != -ENOTDIR && r != -ESTALE && (r < 0 || is_same(h, st)))
+        return r;
+    r = hinode_fd_or_handle(fs, h, &f);
+    if (r == 0)
+        r = host_statx(f.fd, "", st);
+    hfd_put(fs, &f);
     return r;
 }
 

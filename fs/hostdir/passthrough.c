@@ -6,6 +6,7 @@
 #include "fs/base/cleanup.h"
 #include "fs/hostdir/coherence.h"
 #include "fs/hostdir/file.h"
+#include "fs/hostdir/watch.h"
 
 /* Joins the way that the file's open handles go; false when none is open. Lock held. */
 static bool join(struct open_file *fh)
@@ -47,6 +48,13 @@ static void taint(struct fs *fs, struct hfile *hi, bool is_new)
     coherence_deliver(fs, &ns);
 }
 
+/* The kernel may keep what it has read over opens as long as a change would be told. */
+static bool would_be_told(struct fs *fs, struct open_file *fh)
+{
+    struct statx st;
+    return host_statx(fh->fd, "", &st) == 0 && watch_covers(fs, &fh->hi->h, &st);
+}
+
 void file_choose_mode(struct call *c, struct open_file *fh)
 {
     struct fs *fs = c->fs;
@@ -72,6 +80,8 @@ void file_choose_mode(struct call *c, struct open_file *fh)
         taint(fs, fh->hi, c->node->kind != NODE_FILE);
     if (!fh->passthrough && (c->fi->flags & (O_APPEND | O_DIRECT)))
         c->fi->direct_io = 1; /* only the backing file knows where its end is */
+    if (!fh->passthrough && !c->fi->direct_io)
+        c->fi->keep_cache = would_be_told(fs, fh);
 }
 
 void file_leave_mode(struct fs *fs, struct open_file *fh)

@@ -35,6 +35,7 @@ struct watch {
     struct hdir  *dir;        /* not referenced: it frees us */
     bool          on;         /* false: tried in vain */
     uint64_t      events;     /* seen so far */
+    uint64_t      names;      /* those of them that changed names */
     unsigned      n_handle;
     unsigned char handle[];   /* struct file_handle's type and bytes */
 };
@@ -145,17 +146,19 @@ struct look look_begin(struct fs *fs, struct hdir *d)
     if (d->watch && d->watch->on) {
         l.watched = true;
         l.events = d->watch->events;
+        l.names = d->watch->names;
     }
     hinodes_unlock(fs);
     return l;
 }
 
-double look_timeout(struct fs *fs, const struct look *l)
+double look_timeout(struct fs *fs, const struct look *l, bool name_alone)
 {
     if (!l->watched)
         return HOST_TIMEOUT_S;
     hinodes_lock(fs);
-    bool quiet = l->dir->watch->events == l->events;
+    const struct watch *x = l->dir->watch;
+    bool quiet = name_alone ? x->names == l->names : x->events == l->events;
     hinodes_unlock(fs);
     return quiet ? WATCHED_TIMEOUT_S : 0;
 }
@@ -289,6 +292,7 @@ static bool parse(struct watcher *w, const struct fanotify_event_metadata *ev, c
     struct watch *x = find(w, fh);
     if (x) {
         x->events++;
+        x->names += (ev->mask & NAMES_MASK) != 0;
         n->dir = x->dir;
         hinode_ref(&x->dir->h);
     }

@@ -31,13 +31,13 @@ void watch_forget(struct fs *fs, struct hdir *d);
 /* A look at a directory's content between which and the answer nothing must have changed. */
 struct look {
     struct hdir *dir;
-    uint64_t     events;
+    uint64_t     events, names;
     bool         watched;
 };
 struct look look_begin(struct fs *fs, struct hdir *d);
-/* How long the kernel may believe a name of that directory, found (or not found) since the look
- * began. nodes.lock not held. */
-double look_timeout(struct fs *fs, const struct look *l);
+/* How long the kernel may believe what was found in that directory since the look began: a name (or
+ * that there is none), or attributes too. nodes.lock not held. */
+double look_timeout(struct fs *fs, const struct look *l, bool name_alone);
 
 /* Whether attributes of `h` that are read from now on will be invalidated when they change. */
 bool watch_covers(struct fs *fs, struct hinode *h, const struct statx *st);

@@ -35,7 +35,7 @@ struct xpath {
 
 static int xpath_open(struct call *c, struct xpath *x)
 {
-    int r = hinode_fd(c->fs, hinode_of(c), &x->f);
+    int r = hinode_fd_or_handle(c->fs, hinode_of(c), &x->f);
     if (r == 0)
         snprintf(x->path, sizeof x->path, "/proc/self/fd/%d", x->f.fd);
     return r;

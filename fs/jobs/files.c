@@ -75,6 +75,12 @@ static void drop_locked(struct job_file *f)
     file_free(f);
 }
 
+void job_file_ref(struct job_file *f)
+{
+    atomic_fetch_add(&f->refs, 1);
+    job_ref(f->job);
+}
+
 void job_file_unref(struct job_file *f)
 {
     struct job *j = f->job;

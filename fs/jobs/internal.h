@@ -132,6 +132,7 @@ struct job {
     struct record rec;
     enum job_text last_written;
     unsigned     writers;
+    unsigned     hidden;         /* bits of texts whose names were removed */
     size_t       file_bytes;
     uint64_t     last_file;
     unsigned     spool_users;

@@ -53,8 +53,8 @@ void jobs_destroy(struct jobs *js);
 /* The workspace is being closed: its jobs get TERM, KILL after `grace`, then its guest ends. Waits
  * until all of them have ended: on a thread that may take long. */
 void jobs_stop_workspace(struct jobs *js, struct workspace *ws);
-/* The session was forgotten: so are its jobs. */
-void jobs_forget_session(struct jobs *js, struct place *session);
+/* A session's name was forgotten: so are its jobs. */
+void jobs_forget_session(struct jobs *js, struct place *agent, const char *name);
 
 /* ── jobs of a session ───────────────────────────────────────────────────────────────────── */
 
@@ -96,6 +96,10 @@ int job_text_write(struct job *j, enum job_text which, const void *data, size_t 
 int job_text_truncate(struct job *j, enum job_text which, uint64_t size);
 /* Whether a close of it would be refused: what is known to be wrong by now. */
 int job_text_check(struct job *j, enum job_text which, struct err *e);
+/* A name that was removed is not there until it is made again (mv removes before it copies); the text
+ * stays. */
+void job_text_hide(struct job *j, enum job_text which, bool hidden);
+bool job_text_hidden(struct job *j, enum job_text which);
 /* An open of cmd or argv that has been written to (until it is released). */
 void job_writer_add(struct job *j);
 void job_writer_remove(struct job *j);
@@ -131,6 +135,7 @@ int job_file_to_text(struct job *j, const char *name, enum job_text which, struc
 /* The text's bytes become a file (in place of one of that name), and the text is empty. */
 int job_file_from_text(struct job *j, enum job_text which, const char *to);
 void job_files_each(struct job *j, void (*fn)(const char *name, uint64_t number, void *arg), void *arg);
+void job_file_ref(struct job_file *f);
 void job_file_unref(struct job_file *f);
 void job_file_stat(struct job_file *f, struct job_file_stat *out);
 ssize_t job_file_read(struct job_file *f, uint64_t at, void *buf, size_t size);

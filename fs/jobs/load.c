@@ -99,7 +99,8 @@ static int add_all(struct jobs *js, struct job **all, size_t n)
 {
     int r = 0;
 
-    qsort(all, n, sizeof(all[0]), by_end);
+    if (n > 1)
+        qsort(all, n, sizeof(all[0]), by_end);
     for (size_t i = 0; i < n; i++) {
         if (r == 0)
             r = add(js, all[i]);

@@ -236,6 +236,8 @@ int jobs_make(struct jobs *js, struct place *session, const char *name, struct j
     struct job *j;
     int r;
 
+    if (js->config->read_only)
+        return err_set(e, -EROFS, "the mount is read-only");
     if (name && !name_valid(name))
         return err_set(e, -EINVAL, "this is not a name that a job can have");
     j = path ? job_named(js, session, name) : NULL;
@@ -347,14 +349,16 @@ int64_t jobs_changed_ms(struct jobs *js, struct place *session)
     return s ? s->changed_ms : 0;
 }
 
-void jobs_forget_session(struct jobs *js, struct place *session)
+void jobs_forget_session(struct jobs *js, struct place *agent, const char *name)
 {
-    cleanup_free char *path = jobs_session_path(session);
+    cleanup_free char *path = NULL;
     cleanup_free struct job **all = NULL;
     struct job_session *s;
 
+    if (asprintf(&path, "%s/%s/%s", agent->parent->name, agent->name, name) < 0)
+        return;
     pthread_mutex_lock(&js->lock);
-    s = path ? jobs_session_locked(js, path, false) : NULL;
+    s = jobs_session_locked(js, path, false);
     if (s)
         all = jobs_of_locked(s, true, may_remove_locked);
     pthread_mutex_unlock(&js->lock);

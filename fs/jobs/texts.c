@@ -42,13 +42,32 @@ void job_writer_remove(struct job *j)
     j->writers--;
 }
 
+void job_text_hide(struct job *j, enum job_text which, bool hidden)
+{
+    scoped_lock(&j->lock);
+
+    j->hidden = hidden ? j->hidden | 1u << which : j->hidden & ~(1u << which);
+}
+
+bool job_text_hidden(struct job *j, enum job_text which)
+{
+    scoped_lock(&j->lock);
+
+    return j->hidden & 1u << which;
+}
+
 /* ── what they mean ──────────────────────────────────────────────────────────────────────── */
 
+static int no_nul(const char *text, size_t size, struct err *e)
+{
+    return memchr(text, '\0', size) ? err_set(e, -EINVAL, "a command holds no NUL byte") : 0;
+}
+
+/* Between pieces at their offsets there may be a gap before all of it is there. */
 static int mean_cmd(struct job *j, const char *text, size_t size, bool whole, struct err *e)
 {
     (void)j;
-    (void)whole;
-    return memchr(text, '\0', size) ? err_set(e, -EINVAL, "a command holds no NUL byte") : 0;
+    return whole ? no_nul(text, size, e) : 0;
 }
 
 /* Cannot be judged before all of it is there. */
@@ -158,12 +177,12 @@ static char *merge(const struct record_text *t, const void *data, size_t size, u
 static void put_locked(struct job *j, enum job_text which, char *text, size_t size)
 {
     struct record_text *t = &j->rec.texts[which];
-    int64_t now_ms = wall_ms();
+    int64_t now_ms = wall_ms(), old_ms = t->changed_ms ? t->changed_ms : j->rec.made_ms;
 
     free(t->text);
     t->text = text;
     t->size = size;
-    t->changed_ms = now_ms > t->changed_ms ? now_ms : t->changed_ms + 1; /* never the same for another text */
+    t->changed_ms = now_ms > old_ms ? now_ms : old_ms + 1; /* never the same for another text */
     if (which <= JOB_ARGV)
         j->last_written = which;
 }
@@ -189,6 +208,9 @@ static int put(struct job *j, enum job_text which, const void *data, size_t size
 {
     size_t new_size = 0;
     int r = which <= JOB_ARGV ? session_job_check(j->place, e) : 0;
+
+    if (r == 0 && which == JOB_CMD)
+        r = no_nul(data, size, e);
     cleanup_free char *text = r == 0 ? merged(j, which, data, size, at, &new_size, &r, e) : NULL;
 
     if (r == 0)

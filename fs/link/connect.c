@@ -248,6 +248,7 @@ static void on_close(struct link_call *c)
 {
     struct link *l = container_of(c, struct link, close_call);
 
+    link_send(l); /* what was asked for just before, such as to forget a job */
     l->closing = true;
     close_stream(l);
     l->retry_ns = 0;

@@ -156,11 +156,12 @@ static int switch_to_locked(struct session *s, struct workspace *ws, struct wait
         return err_set(e, -ENOENT, "this session was forgotten: open its directory again");
     if (s->ws == ws && s->bound == bound && atomic_load(&s->node.known))
         return 0;
-    /* Open files are counted by the workspace, so those of other sessions that share it count too:
-     * which session a file was opened through is the kernel's knowledge, and a hard link has two. */
+    /* Open files are counted by the workspace, so those of other sessions that share it count too as
+     * soon as this one has reached any file: which session a file was opened through is the kernel's
+     * knowledge, and a file with two names may have two. */
     if (s->ws != ws && s->running_jobs)
         return err_set(e, -EBUSY, "jobs of this session run (%u)", s->running_jobs);
-    if (s->ws != ws && atomic_load(&s->ws->open_files) > 0)
+    if (s->ws != ws && atomic_load(&s->used) && atomic_load(&s->ws->open_files) > 0)
         return err_set(e, -EBUSY, "files of this workspace are open (%u)", atomic_load(&s->ws->open_files));
     workspace_ref(ws);
     r = queue_locked(s, ws, bound, w, e);

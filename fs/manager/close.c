@@ -66,10 +66,20 @@ static bool nothing_to_close_locked(struct workspace *ws, const struct close_req
            !ws->stale && !req->destroy;
 }
 
-/* ws->lock held. *ended is an attempt that had not reached the backend. Who waits for one that is
- * cancelled waits for the end of the closing and then comes again. */
+/* ws->lock held: cancels an attempt. Who waits for a sandbox that is being made is told, since it may
+ * be what hung that is closed, and to begin again would undo the close; who waits for host files, which
+ * hang never, waits for the end of the closing and comes again. */
+static struct attempt *cancel_locked(struct workspace *ws, struct list *out)
+{
+    if (ws->manager->backend->files_wait || ws->attempt->files_open)
+        waiters_take(ws->manager, &ws->waiters, -ECANCELED, out);
+    return attempt_cancel_locked(ws);
+}
+
+/* ws->lock held. *ended is an attempt that had not reached the backend; waiters to be woken are moved
+ * to `out`. */
 static int begin_locked(struct workspace *ws, struct closing *c, const struct close_request *req,
-                        struct attempt **ended)
+                        struct list *out, struct attempt **ended)
 {
     enum workspace_state s = workspace_state(ws);
     bool open = atomic_load(&ws->gate) & GATE_OPEN;
@@ -86,7 +96,7 @@ static int begin_locked(struct workspace *ws, struct closing *c, const struct cl
     if (!shut_gate_locked(ws, req))
         return -EAGAIN;
     if (ws->attempt)
-        *ended = attempt_cancel_locked(ws);
+        *ended = cancel_locked(ws, out);
     if (ws->attempt || ws->stale)
         timer_set(ws->manager->timers, &c->timer, clock_ns() + ws->manager->config->grace_s * NS_PER_S);
     ws->closing = c;
@@ -122,21 +132,24 @@ int workspace_close(struct workspace *ws, const struct close_request *req, struc
 {
     struct closing *c = closing_new(ws, req);
     struct attempt *ended = NULL;
+    struct list out;
     int r;
 
     if (!c)
         return err_set(e, -ENOMEM, "out of memory");
+    list_init(&out);
     pthread_mutex_lock(&ws->lock);
     if (ws->closing) {
         r = join_locked(ws, req, w);
     } else {
-        r = begin_locked(ws, c, req, &ended);
+        r = begin_locked(ws, c, req, &out, &ended);
         if (r == MANAGER_WAIT) {
             waiters_add(ws->manager, &c->waiters, w);
             c = NULL;
         }
     }
     pthread_mutex_unlock(&ws->lock);
+    waiters_wake(ws->manager, &out);
     if (ended)
         attempt_unref(ended);
     if (c)

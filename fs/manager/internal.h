@@ -145,6 +145,7 @@ struct session {
     struct workspace *ws;   /* what it has now; referenced; names_lock */
     struct list       in_ws; /* ws->sessions; names_lock */
     bool              bound; /* ws is by an explicit id; names_lock */
+    atomic_bool       used;  /* files of ws were reached through this session */
     int64_t           bound_ms;
     struct failure   *failure; /* of a verb or a write; names_lock */
     unsigned          running_jobs; /* names_lock */

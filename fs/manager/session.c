@@ -32,13 +32,16 @@ int session_know(struct session *s)
 
 int session_enter(struct place *session, struct waiter *w, struct workspace **out, struct err *e)
 {
+    struct session *s = session_of(session);
     struct workspace *ws;
-    int r = session_know(session_of(session));
+    int r = session_know(s);
 
     if (r < 0)
         return err_set(e, r, "this session was forgotten: open its directory again");
     ws = session_workspace(session);
     r = workspace_enter(ws, w, e);
+    if (r == 0 && !atomic_load_explicit(&s->used, memory_order_relaxed))
+        atomic_store(&s->used, true);
     if (r == 0)
         *out = ws;
     else
@@ -54,6 +57,7 @@ struct workspace *session_switch_locked(struct session *s, struct workspace *ws,
     s->ws = ws;
     list_append(&ws->sessions, &s->in_ws);
     s->bound = bound;
+    atomic_store(&s->used, false);
     s->bound_ms = wall_ms();
     return old;
 }

@@ -6,6 +6,7 @@
 
 #include "fs/base/cleanup.h"
 #include "fs/tree/control.h"
+#include "fs/tree/jobs.h"
 #include "fs/tree/root.h"
 
 /* Session texts. */
@@ -131,6 +132,8 @@ static void lookup(struct fs *fs, fuse_req_t req, struct node *n, const char *na
     int r = f ? control_file_entry(fs, n, f, p, control_ino(p), &e) : -ENOENT;
     if (!f && !strcmp(name, ROOT_NAME) && manager_has_root(fs->manager))
         r = root_entry(fs, p, n->second, "/", &e);
+    if (!f && !strcmp(name, JOBS_NAME) && fs->jobs)
+        r = jobs_dir_entry(fs, p, n->second, &e);
     reply_entry(fs, req, r, &e);
 }
 
@@ -150,6 +153,8 @@ static void opendir_control(struct fs *fs, fuse_req_t req, struct node *n, struc
         control_files_list(session_files, l, control_ino(place_of(n)));
     if (l && manager_has_root(fs->manager))
         name_list_add(l, ROOT_NAME, 1, S_IFDIR);
+    if (l && fs->jobs)
+        name_list_add(l, JOBS_NAME, jobs_dir_ino(place_of(n)), S_IFDIR);
     name_list_open(fs, req, l, fi);
 }
 

@@ -5,6 +5,7 @@
 #include "fs/base/cleanup.h"
 #include "fs/hostdir/coherence.h"
 #include "fs/hostdir/hostdir.h"
+#include "fs/jobs/jobs.h"
 #include "fs/tree/tree.h"
 
 /* Every name that the kernel may know in a session's directory. nodes.lock held. */
@@ -56,11 +57,16 @@ static void forget_names(struct fs *fs, struct place *parent, const char *name, 
 
 void tree_forgotten(struct place *p, void *arg)
 {
-    forget_names(arg, p->parent, p->name, true);
+    struct fs *fs = arg;
+    if (fs->jobs && p->level == PLACE_SESSION)
+        jobs_forget_session(fs->jobs, p->parent, p->name);
+    forget_names(fs, p->parent, p->name, true);
 }
 
 void tree_removed(struct fs *fs, struct place *parent, const char *name)
 {
+    if (fs->jobs && parent->level == PLACE_AGENT)
+        jobs_forget_session(fs->jobs, parent, name);
     forget_names(fs, parent, name, false);
 }
 

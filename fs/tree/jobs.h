@@ -38,9 +38,11 @@ struct job_entry {
 };
 
 const struct job_entry *job_entry_find(const char *name);
-void job_entries_list(struct name_list *l, uint64_t dir_number);
+void job_entries_list(struct name_list *l, struct job *j);
 /* The node of a file, as control_file_entry(). */
 int job_file_entry(struct fs *fs, struct job_dir *d, const struct job_entry *f, struct fuse_entry_param *e);
+/* A text whose name was removed. */
+bool job_entry_hidden(struct job *j, const struct job_entry *f);
 
 /* One fixed file as it was at a lookup. */
 struct job_node {
@@ -57,6 +59,9 @@ struct job_node {
     char         *text;      /* NULL: it is read from the job */
 };
 
+/* The node of that id, which is one. */
+struct job_node *job_node_of(struct fs *fs, uint64_t id);
+
 /* The sentence goes where users look for it. Returns e's code. */
 int job_say(struct place *p, const struct err *e);
 
@@ -70,7 +75,9 @@ void job_other_open(struct fs *fs, fuse_req_t req, struct job_file *f, struct fu
 
 /* ── jobs_open.c: what is read and written at once ───────────────────────────────────────── */
 
-void job_open_text(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fuse_file_info *fi);
+/* `e`: it answers a create, whose entry this is; else NULL. */
+void job_open_text(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fuse_entry_param *e,
+                   struct fuse_file_info *fi);
 /* The log, or a stream of an ended job. */
 void job_open_bytes(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fuse_file_info *fi);
 /* A text of its own, malloc'ed and taken over; NULL: out of memory. */

@@ -205,7 +205,9 @@ static void job_lookup(struct fs *fs, fuse_req_t req, struct node *n, const char
     struct fuse_entry_param e;
     struct job_file *other;
     int r;
-    if (f) {
+    if (f && job_entry_hidden(of(n)->job, f)) {
+        r = -ENOENT;
+    } else if (f) {
         r = job_file_entry(fs, of(n), f, &e);
     } else {
         r = job_file_find(of(n)->job, name, &other);
@@ -244,7 +246,7 @@ static void job_opendir(struct fs *fs, fuse_req_t req, struct node *n, struct fu
 {
     struct name_list *l = name_list_create();
     if (l) {
-        job_entries_list(l, job_number(of(n)->job));
+        job_entries_list(l, of(n)->job);
         job_files_each(of(n)->job, list_other, l);
     }
     name_list_open(fs, req, l, fi);
@@ -258,21 +260,39 @@ static int make_other(struct fs *fs, struct job_dir *d, const char *name, mode_t
     return job_file_make(d->job, name, mode, f);
 }
 
+/* A text whose name had been removed is there again. */
+static void create_text(struct fs *fs, fuse_req_t req, struct job_dir *d, const struct job_entry *f,
+                        struct fuse_file_info *fi)
+{
+    struct fuse_entry_param e;
+    job_text_hide(d->job, (enum job_text)f->which, false);
+    int r = job_file_entry(fs, d, f, &e);
+    if (r < 0)
+        fuse_reply_err(req, -r);
+    else
+        job_open_text(fs, req, job_node_of(fs, e.ino), &e, fi);
+}
+
 static void job_create(struct fs *fs, fuse_req_t req, struct node *n, const char *name, mode_t mode,
                        struct fuse_file_info *fi)
 {
+    const struct job_entry *fixed = job_entry_find(name);
     struct fuse_entry_param e;
-    struct job_file *f, *again;
+    struct job_file *f;
+    if (fixed && job_entry_hidden(of(n)->job, fixed)) {
+        create_text(fs, req, of(n), fixed, fi);
+        return;
+    }
     int r = make_other(fs, of(n), name, mode, &f);
-    if (r == 0 && job_file_find(of(n)->job, name, &again) == 0) {
-        r = job_other_entry(fs, of(n), again, &e);
+    if (r == 0) {
+        job_file_ref(f); /* one for the node, one for the open file */
+        r = job_other_entry(fs, of(n), f, &e);
         if (r == 0) {
-            job_other_open(fs, req, f, &e, fi); /* takes it over, and answers */
+            job_other_open(fs, req, f, &e, fi);
             return;
         }
+        job_file_unref(f);
     }
-    if (r == 0)
-        r = -EIO;
     fuse_reply_err(req, -r);
 }
 
@@ -287,11 +307,14 @@ static void job_mknod(struct fs *fs, fuse_req_t req, struct node *n, const char 
     reply_entry(fs, req, r, &e);
 }
 
-/* The fixed files are always there: removing one succeeds, so that `rm -r` gets through. */
+/* Removing a fixed file succeeds, so that `rm -r` gets through; only texts are gone then. */
 static void job_unlink(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
 {
+    const struct job_entry *f = job_entry_find(name);
+    int r = f ? 0 : job_file_remove(of(n)->job, name);
     (void)fs;
-    int r = job_entry_find(name) ? 0 : job_file_remove(of(n)->job, name);
+    if (f && f->kind == JOB_KIND_TEXT)
+        job_text_hide(of(n)->job, (enum job_text)f->which, true);
     fuse_reply_err(req, -r);
 }
 
@@ -302,6 +325,8 @@ static int rename_onto(struct job_dir *d, const char *name, const struct job_ent
         return -EPERM;
     enum job_text which = (enum job_text)to->which;
     int r = job_file_to_text(d->job, name, which, e);
+    if (r == 0)
+        job_text_hide(d->job, which, false);
     if (r < 0 || which > JOB_ARGV)
         return r;
     return job_start(d->job, which, false, e);
@@ -315,7 +340,7 @@ static int job_rename_in(struct job_dir *d, const char *name, const char *to, un
     if (from_fixed && to_fixed)
         return from_fixed == to_fixed ? 0 : -EPERM;
     if (to_fixed)
-        return flags & RENAME_NOREPLACE ? -EEXIST : rename_onto(d, name, to_fixed, e);
+        return flags & RENAME_NOREPLACE && !job_entry_hidden(d->job, to_fixed) ? -EEXIST : rename_onto(d, name, to_fixed, e);
     if (from_fixed)
         return from_fixed->kind == JOB_KIND_TEXT ? job_file_from_text(d->job, (enum job_text)from_fixed->which, to)
                                                  : -EPERM;

@@ -28,12 +28,14 @@ static const struct job_entry entries[] = {
     {"ctl", 0200, JOB_KIND_CTL, 0},
 };
 
-/* A node is found by its job and by one of these: its tree and its place in the table. */
-static const char keys[2][array_size(entries)];
-
 static struct job_node *of(struct node *n)
 {
     return container_of(n, struct job_node, n);
+}
+
+struct job_node *job_node_of(struct fs *fs, uint64_t id)
+{
+    return of(nodes_get(&fs->nodes, id));
 }
 
 const struct job_entry *job_entry_find(const char *name)
@@ -44,15 +46,21 @@ const struct job_entry *job_entry_find(const char *name)
     return NULL;
 }
 
+bool job_entry_hidden(struct job *j, const struct job_entry *f)
+{
+    return f->kind == JOB_KIND_TEXT && job_text_hidden(j, (enum job_text)f->which);
+}
+
 static uint64_t file_ino(uint64_t dir_number, const struct job_entry *f)
 {
     return ((dir_number + 1 + (uint64_t)(f - entries)) * 0x9e3779b97f4a7c15u) | 1ull << 63;
 }
 
-void job_entries_list(struct name_list *l, uint64_t dir_number)
+void job_entries_list(struct name_list *l, struct job *j)
 {
     for (size_t i = 0; i < array_size(entries); i++)
-        name_list_add(l, entries[i].name, file_ino(dir_number, &entries[i]), S_IFREG);
+        if (!job_entry_hidden(j, &entries[i]))
+            name_list_add(l, entries[i].name, file_ino(job_number(j), &entries[i]), S_IFREG);
 }
 
 /* ── what stat tells ─────────────────────────────────────────────────────────────────────── */
@@ -137,7 +145,7 @@ static struct job_node *make(struct job_dir *d, const struct job_entry *f)
     mode_t mode;
     if (!jn)
         return NULL;
-    jn->n = (struct node){.ops = &job_node_ops, .kind = NODE_JOB_FILE, .owner = d->job};
+    jn->n = (struct node){.ops = &job_node_ops, .kind = NODE_JOB_FILE, .owner = d->job, .second = d->side};
     jn->file = f;
     jn->job = d->job;
     job_ref(jn->job);
@@ -166,14 +174,20 @@ static bool is_shared(const struct job_entry *f)
     return f->kind != JOB_KIND_STDIN && f->kind != JOB_KIND_CTL;
 }
 
+static bool has_name(const struct node *n, const char *name)
+{
+    return !strcmp(container_of(n, const struct job_node, n)->file->name, name);
+}
+
 /* Counts a reference to the node to use: an old one that tells the same, else *jn. */
-static int choose(struct fs *fs, const void *side, struct job_node **jn)
+static int choose(struct fs *fs, struct job_node **jn)
 {
     struct nodes *ns = &fs->nodes;
-    struct node *n = &(*jn)->n;
-    n->second = &keys[side != NULL][(*jn)->file - entries];
+    struct node *n = &(*jn)->n, *old = NULL;
+    const char *name = (*jn)->file->name;
     scoped_lock(&ns->lock);
-    struct node *old = is_shared((*jn)->file) ? nodes_find(ns, NODE_JOB_FILE, n->owner, n->second, NULL, NULL) : NULL;
+    if (is_shared((*jn)->file))
+        old = nodes_find(ns, NODE_JOB_FILE, n->owner, n->second, name, has_name);
     if (old && same(of(old), *jn)) {
         old->nlookup++;
         *jn = of(old);
@@ -181,7 +195,7 @@ static int choose(struct fs *fs, const void *side, struct job_node **jn)
     }
     if (old)
         nodes_unhash(ns, old);
-    int r = nodes_add(ns, n, NULL, is_shared((*jn)->file));
+    int r = nodes_add(ns, n, name, is_shared((*jn)->file));
     if (r == 0)
         n->nlookup = 1;
     return r;
@@ -192,7 +206,7 @@ int job_file_entry(struct fs *fs, struct job_dir *d, const struct job_entry *f, 
     struct job_node *made = make(d, f), *jn = made;
     if (!made)
         return -ENOMEM;
-    int r = choose(fs, d->mirror ? d : NULL, &jn);
+    int r = choose(fs, &jn);
     if (r == 0) {
         *e = (struct fuse_entry_param){.ino = jn->n.id, .attr_timeout = timeout_of(jn)};
         fill_stat(jn, &e->attr);
@@ -271,10 +285,10 @@ static void open_node(struct fs *fs, fuse_req_t req, struct node *n, struct fuse
             job_open_follow(fs, req, jn, fi);
             break;
         }
-        job_open_text(fs, req, jn, fi);
+        job_open_text(fs, req, jn, NULL, fi);
         break;
     default:
-        job_open_text(fs, req, jn, fi);
+        job_open_text(fs, req, jn, NULL, fi);
     }
 }
 

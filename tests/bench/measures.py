@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 
-from report import LESS, MORE, Row
+from report import LESS, MORE, Cost, Row
 from sourcetree import make_repository
 from variants import Trouble, Wsmfs, die_with_parent
 
@@ -26,7 +26,7 @@ class Bench:
         self.rounds = rounds
         self.cpu = cpu
         self.say = say
-        self.requests = {}  # (phase, variant) → {operation: requests a file}
+        self.costs = {}  # (what, variant) → Cost, of the small files
         self.notes = []
         self.env = {'PATH': os.environ['PATH'], 'HOME': top, 'LC_ALL': 'C', 'GIT_CONFIG_NOSYSTEM': '1',
                     'GIT_CONFIG_COUNT': '2', 'GIT_CONFIG_KEY_0': 'gc.auto', 'GIT_CONFIG_VALUE_0': '0',
@@ -111,7 +111,8 @@ def measure_fio(bench, quick):
 # ── small files ─────────────────────────────────────────────────────────────────────────────
 
 # phase of smallfiles.c → what it is called; None: not measured
-PASSES = [('mkdir', None), ('create', 'create + write + close'), ('stat', 'stat, the first after that'),
+UNAIMED = 'stat, the first after that'  # one request everywhere, since a write makes the times unknown
+PASSES = [('mkdir', None), ('create', 'create + write + close'), ('stat', UNAIMED),
           ('stat', 'stat of a known file'), ('open', 'open + read + close of a known file'), ('rename', 'rename'),
           ('unlink', 'unlink'), ('rmdir', None)]
 
@@ -124,9 +125,9 @@ def compile_smallfiles(top):
 
 
 def counted(v, action):
-    """Runs `action`; (its result, requests by operation that it made, None where nobody counts)."""
+    """Runs `action`; (its result, requests by operation that it made)."""
     if not isinstance(v, Wsmfs):
-        return action(), None
+        return action(), {}
     v.requests()
     before, between = v.requests(), v.requests()
     result = action()
@@ -135,21 +136,34 @@ def counted(v, action):
     return result, {op: max(0, after[op] - between[op] - own[op]) for op in after}
 
 
+def with_cost(bench, v, what, n_files, action):
+    """Runs `action` and notes what it cost the daemon for each of `n_files`; its result."""
+    before = v.cost()
+    result, requests = counted(v, action)
+    if before is None:
+        return result
+    after = v.cost()
+    seen = bench.costs.setdefault((what, v.name), Cost(isinstance(v, Wsmfs)))
+    seen.requests = {op: r / n_files for op, r in requests.items() if op not in ASYNCHRONOUS and r / n_files >= 0.005}
+    seen.cpu_us.append((after[0] - before[0]) / n_files / 1000)
+    seen.switches.append((after[1] - before[1]) / n_files)
+    return result
+
+
 def small_pass(bench, program, v, phase, title, row):
     where, n = f'{v.dir}/small', bench.sizes.small_files
-    text, requests = counted(v, lambda: bench.run([program, phase, where, str(n)])[1])
+    words = [program, phase, where, str(n)]
     if row is None:
-        return
-    row.add(v.name, int(text) / n / 1000)
-    if requests is not None:
-        per_file = {op: r / n for op, r in requests.items() if op not in ASYNCHRONOUS and r / n >= 0.005}
-        bench.requests[title, v.name] = per_file
+        bench.run(words)
+    else:
+        row.add(v.name, int(with_cost(bench, v, title, n, lambda: bench.run(words)[1])) / n / 1000)
 
 
 def measure_small(bench, quick):
     del quick
     program = compile_smallfiles(bench.top)
-    rows = {title: Row(title, 'µs', LESS, wsmfs_peer=0.5) for _, title in PASSES if title}
+    rows = {title: Row(title, 'µs', LESS, **({} if title == UNAIMED else {'wsmfs_peer': 0.5}))
+            for _, title in PASSES if title}
     for n in range(bench.rounds):
         for v in bench.turns(n):
             os.mkdir(f'{v.dir}/small')
@@ -193,6 +207,14 @@ class Source:
             bench.run(['tar', 'cf', self.tar, '--exclude=.git', '-C', self.src, '.'])
 
 
+def tree_step(bench, v, title, line, row):
+    if row is None:
+        bench.run(line, v.dir)
+        return
+    took_s, _ = with_cost(bench, v, title, bench.sizes.tree_files, lambda: bench.run(line, v.dir))
+    row.add(v.name, took_s * 1000)
+
+
 def measure_tree(bench, quick):
     del quick
     if not shutil.which('git'):
@@ -205,9 +227,7 @@ def measure_tree(bench, quick):
             for v in bench.turns(n):
                 if rest:
                     settle()
-                took_s, _ = bench.run(line.format(src=source.src, tar=source.tar), v.dir)
-                if title:
-                    rows[title].add(v.name, took_s * 1000)
+                tree_step(bench, v, title, line.format(src=source.src, tar=source.tar), rows.get(title))
         bench.say(f'source tree, round {n + 1}')
     return list(rows.values())
 
@@ -246,7 +266,7 @@ def growth(rows, counts):
     more = []
     for phase, title in CLIENT_PHASES.items():
         for c in counts[1:]:
-            row = Row(f'{title}, {c} clients', '× one', MORE)
+            row = Row(f'{title}, {c} clients ÷ 1', '× one', MORE)
             for name, values in rows[phase, c].values.items():
                 for one, many in zip(rows[phase, counts[0]].values[name], values):
                     row.add(name, many / one)

@@ -58,6 +58,13 @@ class Row:
                 found[name] = (is_, aim)
         return found
 
+    def met(self):
+        """'yes', 'no', or '' when there is no aim or nothing to compare with."""
+        if self.missed():
+            return 'no'
+        known = [self.median(WSMFS) if name == 'absolute' else self.ratios()[name] for name in self.aims]
+        return 'yes' if known and None not in known else ''
+
     def __str__(self):
         return f'{self.title}: ' + ', '.join(f'{v} {number(self.median(v))}' for v in VARIANTS if v in self.values) + \
             f' {self.unit}'
@@ -65,6 +72,16 @@ class Row:
     def as_json(self):
         return {'title': self.title, 'unit': self.unit, 'better': self.better, 'aims': self.aims,
                 'values': self.values, 'ratios': self.ratios(), 'missed': self.missed()}
+
+
+class Cost:
+    """What a file costs a daemon: figures that depend little on what else the machine does."""
+
+    def __init__(self, counts):
+        self.counts = counts  # whether it counts its requests
+        self.requests = {}    # by operation, but for those that nobody waits for; the last round's
+        self.cpu_us = []
+        self.switches = []
 
 
 def number(x):
@@ -97,18 +114,21 @@ def table(rows):
     for r in rows:
         line = [r.title, r.unit, *(number(r.median(v)) for v in shown), *(number(r.ratios()[k]) for k in ratios)]
         if aims:
-            line += [aim_text(r), '' if not r.aims else 'no' if r.missed() else 'yes']
+            line += [aim_text(r), r.met()]
         lines.append(line)
     return lines
 
 
-def request_table(requests):
-    """requests: (phase, variant) → {operation: requests a file}."""
-    lines = [['', 'by', 'requests a file', 'which']]
-    for (phase, variant), ops in requests.items():
-        which = ', '.join(f'{number(n)} {op}' if round(n, 2) != 1 else op for op, n in
-                          sorted(ops.items(), key=lambda p: -p[1]))
-        lines.append([phase, variant, number(round(sum(ops.values()), 2)), which or 'none'])
+def cost_table(costs):
+    """costs: (what, variant) → Cost."""
+    lines = [['', 'daemon', 'its CPU, µs a file', 'its switches a file', 'requests a file', 'which']]
+    for what, variant in sorted(costs, key=lambda k: [k[0] for k in costs].index(k[0])):
+        c = costs[what, variant]
+        ops = sorted(c.requests.items(), key=lambda p: (-round(p[1], 1), p[0]))
+        which = ', '.join(op if abs(n - 1) < 0.02 else f'{number(n)} {op}' for op, n in ops) or 'none'
+        requests = [number(round(sum(c.requests.values()), 2)), which] if c.counts else ['', '']
+        lines.append([what, variant, number(statistics.median(c.cpu_us)), number(statistics.median(c.switches)),
+                      *requests])
     return lines
 
 
@@ -173,7 +193,7 @@ def replace_between(text, name, content):
     return re.sub(re.escape(begin) + '.*?' + re.escape(end), lambda m: f'{begin}\n{content}\n{end}', text, flags=re.S)
 
 
-def write_document(path, weather, groups, requests, facts):
+def write_document(path, weather, groups, costs, facts):
     """Puts each group's table, facts and plot into the document at `path`, the plots beside it."""
     with open(path, encoding='utf-8') as f:
         text = f.read()
@@ -187,7 +207,9 @@ def write_document(path, weather, groups, requests, facts):
                 f.write(picture)
             parts.append(f'![ratios to native](benchmarks/{group}-{weather}.svg)')
         text = replace_between(text, f'{group}, {weather}', '\n\n'.join(parts))
-    if requests:
-        text = replace_between(text, 'requests', as_markdown(request_table(requests)))
+    for group, rows in groups.items():
+        own = {k: c for k, c in costs.items() if k[0] in {r.title for r in rows}}
+        if own:
+            text = replace_between(text, f'costs of {group}, {weather}', '\n\n'.join([facts, as_markdown(cost_table(own))]))
     with open(path, 'w', encoding='utf-8') as f:
         f.write(text)

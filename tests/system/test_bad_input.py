@@ -215,10 +215,9 @@ def test_a_long_value_in_a_config_file_is_taken_whole_or_refused(mount):
     assert os.listdir(state)
 
 
-@pytest.mark.root
 def test_a_sandbox_key_that_the_backend_cannot_honour_refuses_the_mount(mount):
-    d = mount.prepare()
-    d.set_config('[sandbox]\nmemory = 4G\n')
+    d = mount.test_backend(start=False)
+    d.set_config(d.config + '[sandbox]\nmemory = 4G\n')
     code, said = mount_fails(d)
     assert code == 1 and 'memory' in said
 

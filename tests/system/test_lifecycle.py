@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting, ending, crashing, upgrading."""
 
+import datetime
 import os
 import random
 import signal
@@ -58,8 +59,14 @@ def test_it_runs_from_any_directory_with_relative_paths(mount):
         assert read(f'{d.basedir}/alice/coder/f') == 'x'
     finally:
         run('umount', d.mnt)
-        wait_for(lambda: not [p for p in processes_of('local:base') if os.readlink(f'/proc/{p}/exe') == WSMFS] or
-                 not os.path.exists(f'{d.top}/state'), 60)
+        wait_for(lambda: not any(holds_open(p, d.top) for p in processes_of('local:base')), 60)
+
+
+def holds_open(pid, path):
+    try:
+        return any(os.readlink(f'/proc/{pid}/fd/{fd}').startswith(path) for fd in os.listdir(f'/proc/{pid}/fd'))
+    except FileNotFoundError:
+        return False
 
 
 def test_a_second_mount_on_the_same_point_is_refused_or_stacked_never_broken(daemon, mount):
@@ -290,7 +297,8 @@ def detached(daemon, how):
         daemon.stop(by=signal.SIGUSR1, expect_exit=75)
     else:
         daemon.end_children()
-        daemon.ctl('detach')
+        # The write is answered; the close of its descriptor may meet the end of the mount.
+        assert errno_of(daemon.ctl, 'detach') in (None, 'ECONNABORTED', 'ENOTCONN')
         daemon.proc.wait(60)
         daemon.stop(expect_exit=75)
 
@@ -316,6 +324,10 @@ def test_detach_and_start_keep_everything_that_was_live(mount, how):
     assert read(s / 'f') == 'x'
 
 
+def when(text):
+    return datetime.datetime.fromisoformat(text.replace('Z', '+00:00'))
+
+
 def test_detach_in_the_local_backend_keeps_state_and_clock(mount):
     daemon = mount(ttl='1h')
     s = daemon.session().use()
@@ -326,7 +338,7 @@ def test_detach_in_the_local_backend_keeps_state_and_clock(mount):
     assert s.state() == 'ready'
     status = s.status()
     assert status['pinned'] is True and status['ttl_s'] == 700
-    assert status['last_access'] == before
+    assert abs((when(status['last_access']) - when(before)).total_seconds()) < 0.1
 
 
 def test_what_was_kept_is_still_swept_at_its_deadline(mount):

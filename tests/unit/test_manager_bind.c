@@ -155,6 +155,9 @@ static void a_denied_id_is_not_claimed(void **state)
     assert_int_equal(verb(alice, "fresh", &e), -EBUSY);
     assert_string_equal(id_of(alice), CODER_ID);
     assert_int_equal(bind_as(alice, 1001, "", &e), 0); /* nothing would change */
+    struct place *other = session_at(f, "alice", "coder", "s2");
+    assert_int_equal(bind_as(other, 1001, "others", &e), 0); /* no file was reached through it */
+    place_unref(other);
     workspace_file_closed(ws);
     workspace_leave(ws);
     workspace_unref(ws);

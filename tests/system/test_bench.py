@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark runs, and the requests that a file costs are as few as the documents say. A count
+does not depend on how busy the machine is; no time is looked at here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import harness
+
+sys.path.insert(0, f'{harness.CHECKOUT}/tests/bench')
+import report  # noqa: E402  pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.root
+
+COMMAND = f'{harness.CHECKOUT}/tests/bench/files'
+KNOWN_OPEN = 'open + read + close of a known file'
+KNOWN_STAT = 'stat of a known file'
+
+
+def run_bench(place, *words):
+    out = f'{place}/figures.json'
+    done = subprocess.run([sys.executable, COMMAND, '--quick', '--build', harness.BUILD, '--dir', place, '--json', out,
+                           *words], capture_output=True, text=True, timeout=140, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open(out, encoding='utf-8') as f:
+        return json.load(f), done.stdout
+
+
+@pytest.fixture(scope='module')
+def figures(top):
+    place = f'{top}/bench'
+    os.mkdir(place)
+    found, text = run_bench(place)
+    left = os.listdir(place)
+    harness.remove_tree(place)
+    assert left == ['figures.json'], 'the benchmark left something behind'
+    assert not harness.processes_of(place)
+    return found, text
+
+
+def requests(figures, what, variant):
+    cost, = (c for c in figures[0]['costs'] if c['what'] == what and c['variant'] == variant)
+    return {op: n for op, n in cost['requests'].items() if n > 0.1}
+
+
+@pytest.mark.timeout(180)
+def test_the_benchmark_measures_every_group_beside_the_native_directory(figures):
+    found, text = figures
+    wanted = {'small', 'tree', 'clients', 'sharing'}
+    assert wanted <= set(found['groups']) <= wanted | {'fio'}
+    for name, rows in found['groups'].items():
+        for row in rows:
+            variants = {report.WSMFS, report.PLAIN} | ({report.NATIVE} if name != 'sharing' else set())
+            assert variants <= set(row['values']), row
+            assert all(v > 0 for values in row['values'].values() for v in values), row
+            assert row['title'] in text
+
+
+@pytest.mark.timeout(180)
+def test_opening_reading_and_closing_a_known_file_is_one_request(figures):
+    if not figures[0]['passthrough']:
+        pytest.skip('no passthrough here')
+    found = requests(figures, KNOWN_OPEN, report.WSMFS)
+    assert list(found) == ['open'] and found['open'] == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.timeout(180)
+def test_without_passthrough_the_data_is_one_request_more(figures):
+    found = requests(figures, KNOWN_OPEN, report.PLAIN)
+    assert sorted(found) in (['open'], ['open', 'read'])
+    assert all(n == pytest.approx(1, abs=0.02) for n in found.values())
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize('variant', [report.WSMFS, report.PLAIN])
+def test_a_stat_of_a_known_file_is_no_request(figures, variant):
+    assert requests(figures, KNOWN_STAT, variant) == {}
+
+
+def test_ratios_compare_figures_of_the_same_round():
+    row = report.Row('x', 'ms', report.LESS, wsmfs_native=1.5, wsmfs_peer=1.0)
+    for native, wsmfs, bindfs in ((10, 12, 20), (100, 130, 200), (1000, 1400, 500)):
+        row.add(report.NATIVE, native)
+        row.add(report.WSMFS, wsmfs)
+        row.add('bindfs', bindfs)
+    assert row.ratio(report.WSMFS, report.NATIVE) == 1.3
+    assert row.better_peer() == 'bindfs'
+    assert row.ratios()['wsmfs_peer'] == 0.65
+    assert row.met() == 'yes'
+    row.aims['wsmfs_native'] = 1.25
+    assert row.met() == 'no' and set(row.missed()) == {'wsmfs_native'}
+
+
+def test_an_aim_that_nothing_can_be_compared_with_is_neither_met_nor_missed():
+    row = report.Row('x', 'MiB/s', report.MORE, wsmfs_peer=1.0)
+    row.add(report.WSMFS, 5)
+    assert row.met() == ''
+
+
+def test_the_document_has_a_place_for_every_table(tmp_path):
+    with open(f'{harness.CHECKOUT}/docs/benchmarks.md', encoding='utf-8') as f:
+        text = f.read()
+    for weather in ('quiet', 'busy'):
+        copy = tmp_path / f'{weather}.md'
+        copy.write_text(text)
+        row = report.Row('the row', 'ms', report.LESS)
+        row.add(report.NATIVE, 2)
+        row.add(report.WSMFS, 4)
+        cost = report.Cost(True)
+        cost.cpu_us, cost.switches, cost.requests = [1.0], [2.0], {'open': 1.0}
+        costly, others = dict.fromkeys(('small', 'tree'), [row]), dict.fromkeys(('fio', 'clients', 'sharing'), [row])
+        for _ in range(2):  # what stands there is replaced
+            report.write_document(str(copy), weather, costly, {('the row', report.WSMFS): cost}, 'FACTS')
+            report.write_document(str(copy), weather, others, {}, 'FACTS')
+        written = copy.read_text()
+        assert written.count('| the row | ms | 2.00 | 4.00 | 2.00 |') == 5
+        assert written.count('| the row | wsmfs | 1.00 | 2.00 | 1.00 | open |') == 2
+        assert written.count('FACTS') == 7
+        assert (tmp_path / f'benchmarks/fio-{weather}.svg').read_text().startswith('<svg')
