@@ -83,8 +83,8 @@ struct input {
     bool          tell;     /* STDIN_ROOM is due */
 };
 
-/* How far the killing of a process tree is. */
-enum killing { KILLING_NOT, KILLING_TERM, KILLING_KILL };
+/* How far the killing of a process tree is: TERM was sent to the group, to all, KILL is being sent. */
+enum killing { KILLING_NOT, KILLING_GROUP, KILLING_TERM, KILLING_KILL };
 
 struct job {
     struct proto_id key;
@@ -324,13 +324,16 @@ void user_complete(struct user *u);
 
 pid_t tree_parent(pid_t pid); /* 0: not known */
 uint64_t tree_tag(const struct guest *g, uint64_t serial);
-/* Signals the job's whole tree. Returns the number of processes that are left (zombies not counted). */
-unsigned tree_signal(struct guest *g, struct job *j, int signo);
+/* Signals the job's process group, which needs no look at /proc. */
+void tree_signal_group(const struct job *j, int signo);
+/* Signals the job's whole tree (`skip_group`: but its group), 0 to only count. Returns the number of its
+ * processes (zombies left out). */
+unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group);
 /* Signals everything below the guest. */
 void tree_signal_all(struct guest *g, int signo);
 
 int64_t tree_next_look(const struct guest *g); /* when looking again takes its fair share of time at most */
-void tree_forget(struct guest *g);          /* a look that is too old to be used again */
+void tree_forget(struct guest *g);          /* at the end of a turn: the next look is a new one */
 
 int connect_main(const char *to);            /* exit code */
 

@@ -158,7 +158,7 @@ static void set_look(struct guest *g, struct job *j, int64_t due_ns)
 
     if (due_ns < fair)
         due_ns = fair;
-    if (j->killing == KILLING_TERM && due_ns > j->kill_ns)
+    if (j->killing != KILLING_KILL && due_ns > j->kill_ns)
         due_ns = j->kill_ns;
     set_deadline(g, j, due_ns);
 }
@@ -228,18 +228,17 @@ void job_reap(struct guest *g, pid_t pid, int wait_status)
         collect_rest(g, j);
     } else {
         j->rescan_ns = RESCAN_MS * MS;
-        set_look(g, j, guest_now_ns());
+        if (j->deadline_ns > guest_now_ns())
+            set_look(g, j, guest_now_ns());
     }
 }
 
 /* ── killing ── */
 
-/* Looks whether anything is left of a tree that was told to end; ends the job or looks again later. */
-static void look_again(struct guest *g, struct job *j, int64_t now_ns)
+/* The tree was told to end. Ends the job when nothing of it is left, else looks again later. */
+static void look_again(struct guest *g, struct job *j, unsigned left, int64_t now_ns)
 {
-    int signo = j->killing == KILLING_KILL ? SIGKILL : 0;
-
-    if (tree_signal(g, j, signo) == 0 && j->reaped) {
+    if (left == 0 && j->reaped) {
         j->killing = KILLING_NOT;
         j->deadline_ns = 0;
         collect_rest(g, j);
@@ -258,35 +257,47 @@ void job_kill(struct guest *g, struct job *j, uint32_t grace_ms)
 
     if (job_ended(j) || j->killing == KILLING_KILL)
         return;
-    if (j->killing == KILLING_TERM) {
+    if (j->killing != KILLING_NOT) {
         if (kill_ns < j->kill_ns)
             j->kill_ns = kill_ns;
         set_deadline(g, j, j->kill_ns < j->deadline_ns ? j->kill_ns : j->deadline_ns);
         return;
     }
-    j->killing = KILLING_TERM;
+    j->killing = KILLING_GROUP;
     j->kill_ns = kill_ns;
     j->rescan_ns = RESCAN_MS * MS;
     if (grace_ms)
-        tree_signal(g, j, SIGTERM);
-    set_deadline(g, j, j->reaped ? now + j->rescan_ns : kill_ns);
+        tree_signal_group(j, SIGTERM);
+    set_look(g, j, now);
+}
+
+/* The grace is over, or the tree is to be looked at. */
+static void go_on_killing(struct guest *g, struct job *j, int64_t now)
+{
+    int signo = j->killing == KILLING_GROUP ? SIGTERM : 0;
+
+    if (j->killing != KILLING_KILL && now >= j->kill_ns) {
+        j->killing = KILLING_KILL;
+        j->rescan_ns = RESCAN_MS * MS;
+    }
+    if (j->killing == KILLING_KILL) {
+        tree_signal_group(j, SIGKILL);
+        signo = SIGKILL;
+    } else {
+        j->killing = KILLING_TERM;
+    }
+    look_again(g, j, tree_signal(g, j, signo, signo == SIGTERM), now);
 }
 
 void job_deadline(struct guest *g, struct job *j)
 {
-    int64_t now = guest_now_ns();
-
-    if (j->killing == KILLING_NOT) {
-        j->timed_out = true;
-        j->deadline_ns = 0;
-        job_kill(g, j, j->grace_ms);
+    if (j->killing != KILLING_NOT) {
+        go_on_killing(g, j, guest_now_ns());
         return;
     }
-    if (j->killing == KILLING_TERM && now >= j->kill_ns) {
-        j->killing = KILLING_KILL;
-        j->rescan_ns = RESCAN_MS * MS;
-    }
-    look_again(g, j, now);
+    j->timed_out = true;
+    j->deadline_ns = 0;
+    job_kill(g, j, j->grace_ms);
 }
 
 /* ── hosts ── */

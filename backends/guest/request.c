@@ -180,7 +180,7 @@ static void on_signal(const struct request *r)
         return;
     }
     if (m->scope == PROTO_SCOPE_TREE)
-        tree_signal(r->g, j, (int)m->signo);
+        tree_signal(r->g, j, (int)m->signo, false);
     else if (kill(m->scope == PROTO_SCOPE_GROUP ? -j->pid : j->pid, (int)m->signo) != 0)
         error = -errno;
     answer_plain(r, error, error ? strerror(-error) : "");

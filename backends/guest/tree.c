@@ -16,14 +16,12 @@
 
 #include "backends/guest/guest.h"
 
-#define SCAN_FRESH_NS 20000000 /* many jobs that are killed together share one look at /proc, */
-#define SCAN_SHARE 10          /* and looking takes at most this part of the guest's time */
+#define SCAN_SHARE 10 /* looking takes at most this part of the guest's time */
 #define UNLIMITED UINT64_MAX
 
 struct proc {
     pid_t    pid, parent, group, session;
     bool     zombie, member;
-    uint64_t start; /* in ticks since boot: tells it from a later one with its number */
     uint64_t tag;
 };
 
@@ -51,24 +49,19 @@ static bool read_file(pid_t pid, const char *name, char *buf, size_t size)
     return true;
 }
 
-/* proc(5): "pid (name) state ppid pgrp session …", the start being the 22nd field; the name may hold
- * anything. */
+/* proc(5): "pid (name) state ppid pgrp session …"; the name may hold anything. */
 static bool read_stat(pid_t pid, struct proc *p)
 {
     char buf[512], *at;
-    uint64_t field[23] = { 0 };
 
     if (!read_file(pid, "stat", buf, sizeof(buf)) || !(at = strrchr(buf, ')')) || strlen(at) < 4)
         return false;
     p->zombie = at[2] == 'Z' || at[2] == 'X';
     at += 3;
-    for (int i = 4; i <= 22; i++)
-        field[i] = strtoull(at, &at, 10);
     p->pid = pid;
-    p->parent = (pid_t)field[4];
-    p->group = (pid_t)field[5];
-    p->session = (pid_t)field[6];
-    p->start = field[22];
+    p->parent = (pid_t)strtol(at, &at, 10);
+    p->group = (pid_t)strtol(at, &at, 10);
+    p->session = (pid_t)strtol(at, &at, 10);
     return true;
 }
 
@@ -134,20 +127,14 @@ static bool read_all(struct guest *g)
     return g->n_procs > 0 || tree_parent(g->pid) != 0 || g->pid == 1;
 }
 
-static int64_t good_for_ns(const struct guest *g)
-{
-    int64_t share = g->scan_cost_ns * SCAN_SHARE;
-
-    return share > SCAN_FRESH_NS ? share : SCAN_FRESH_NS;
-}
-
-/* Looks at all processes, unless that has just been done. False: there is no /proc. */
+/* Looks at all processes, unless that has been done in this turn: many jobs that are killed together
+ * share one look. False: there is no /proc. */
 static bool scan(struct guest *g)
 {
     int64_t begin = guest_now_ns();
     bool ok;
 
-    if (g->procs && begin - g->scan_ns < good_for_ns(g))
+    if (g->procs)
         return true;
     ok = read_all(g);
     g->scan_ns = guest_now_ns();
@@ -159,8 +146,6 @@ int64_t tree_next_look(const struct guest *g) { return g->scan_ns + g->scan_cost
 
 void tree_forget(struct guest *g)
 {
-    if (!g->procs || guest_now_ns() - g->scan_ns < good_for_ns(g))
-        return;
     free(g->procs);
     g->procs = NULL;
     g->n_procs = g->max_procs = 0;
@@ -218,29 +203,18 @@ static void mark_all(struct guest *g)
 
 /* ── signals ── */
 
-/* Whether an old look still tells the truth about it. */
-static bool is_still(const struct guest *g, const struct proc *p)
-{
-    struct proc now;
-
-    if (guest_now_ns() - g->scan_ns < SCAN_FRESH_NS)
-        return true;
-    return read_stat(p->pid, &now) && now.start == p->start && now.group == p->group;
-}
-
-/* `main_group`: reached as a group, which no fork escapes. A stopped process learns of TERM only when
- * it goes on. */
-static void send(const struct proc *p, pid_t main_group, int signo)
+/* KILL goes to whole groups, which no fork escapes. A stopped process learns of TERM only when it goes
+ * on. */
+static void send(const struct proc *p, int signo)
 {
     if (signo == SIGKILL && p->group > 1 && p->group != getpgrp())
         kill(-p->group, SIGKILL);
-    if (p->group != main_group || signo == SIGKILL)
-        kill(p->pid, signo);
+    kill(p->pid, signo);
     if (signo == SIGTERM)
         kill(p->pid, SIGCONT);
 }
 
-static unsigned signal_members(struct guest *g, pid_t main_group, int signo)
+static unsigned signal_members(struct guest *g, int signo, pid_t skip_group)
 {
     unsigned n = 0;
 
@@ -250,22 +224,29 @@ static unsigned signal_members(struct guest *g, pid_t main_group, int signo)
         if (!p->member || p->zombie)
             continue;
         n++;
-        if (signo && is_still(g, p))
-            send(p, main_group, signo);
+        if (signo && p->group != skip_group)
+            send(p, signo);
     }
     return n;
 }
 
-unsigned tree_signal(struct guest *g, struct job *j, int signo)
+void tree_signal_group(const struct job *j, int signo)
+{
+    if (!j->pid || j->reaped) /* afterwards the number may be another's */
+        return;
+    kill(-j->pid, signo);
+    if (signo == SIGTERM)
+        kill(-j->pid, SIGCONT);
+}
+
+unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group)
 {
     if (!j->pid)
         return 0;
     if (!scan(g))
         return kill(-j->pid, signo) == 0;
-    if (signo && !j->reaped) /* afterwards the number may be another's */
-        kill(-j->pid, signo);
     mark(g, j);
-    return signal_members(g, j->reaped ? 0 : j->pid, signo);
+    return signal_members(g, signo, skip_group ? j->pid : 0);
 }
 
 void tree_signal_all(struct guest *g, int signo)
@@ -278,7 +259,7 @@ void tree_signal_all(struct guest *g, int signo)
     }
     if (scan(g)) {
         mark_all(g);
-        signal_members(g, 0, signo);
+        signal_members(g, signo, 0);
         return;
     }
     list_for_each(pos, &g->jobs) {

@@ -329,10 +329,22 @@ static void abandon_jobs(struct guest *g)
     }
 }
 
+/* A job that waits for room cannot end. */
+static void allow_all(struct guest *g)
+{
+    scoped_lock(&g->lock);
+
+    list_for_each(pos, &g->running)
+        atomic_store(&container_of(pos, struct job, in_guest)->extra_bytes, ALLOW_ALL);
+}
+
 /* Asks it to end, and waits until its jobs have. */
 static void stop(struct guest *g)
 {
     int64_t grace_ns = g->jobs->config->grace_s * NS_PER_S;
+
+    allow_all(g);
+    jobs_room(g->jobs);
     scoped_lock(&g->lock);
 
     g->stopping = true;

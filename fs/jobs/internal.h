@@ -73,6 +73,7 @@ struct jobs {
     bool            unmounted, ending;
 
     struct timer keep_timer;   /* for the first of `ended` */
+    struct timer room_timer;   /* for the first of `stalled` that its timeout ends */
     struct task  keep_task, room_task;
     bool         keep_queued, room_queued;
 };
@@ -149,6 +150,10 @@ struct job {
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
                                   * handed on */
     bool         ending;         /* its end is being made known */
+    /* Beyond job_output_max: what an ended process may have left in its pipe must be stored before its
+     * end is told. UINT64_MAX: all there is. */
+    _Atomic uint64_t extra_bytes;
+    _Atomic int64_t  ends_ns;    /* when its timeout has ended it for sure; 0: none */
     struct task  end_task, news_task;
     atomic_bool  news_queued;
 };
@@ -234,6 +239,11 @@ struct guest *guest_peek(struct jobs *js, struct workspace *ws);
 
 /* ── output.c ── */
 extern const struct link_job_ops job_link_ops;
+/* The job is being ended, or may be by this signal: what it has written by then is stored, whatever the
+ * limits say. */
+void job_allow(struct job *j, uint64_t bytes);
+#define ALLOW_ALL     UINT64_MAX
+#define ALLOW_A_PIPE  (1u << 20)
 /* Jobs that wait for room look again. */
 void jobs_room(struct jobs *js);
 void jobs_room_task(struct task *t);

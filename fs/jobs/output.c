@@ -23,9 +23,42 @@ static bool share_has_room(const struct job *j)
 
 static bool has_room(const struct job *j)
 {
-    uint64_t most = j->jobs->config->job_output_max_bytes;
+    uint64_t most = j->jobs->config->job_output_max_bytes, extra = atomic_load(&j->extra_bytes);
+    int64_t ends_ns = atomic_load(&j->ends_ns);
 
-    return (most == 0 || spool_kept(&j->spool) <= most) && share_has_room(j);
+    if (extra == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns))
+        return true;
+    return (most == 0 || spool_kept(&j->spool) <= most + extra) && (extra || share_has_room(j));
+}
+
+void job_allow(struct job *j, uint64_t bytes)
+{
+    uint64_t most = j->jobs->config->job_output_max_bytes, kept = spool_kept(&j->spool);
+
+    if (bytes != ALLOW_ALL)
+        bytes += kept > most ? kept - most : 0;
+    atomic_store(&j->extra_bytes, bytes);
+    jobs_room(j->jobs);
+}
+
+static void room_fire(struct timer *t)
+{
+    jobs_room(container_of(t, struct jobs, room_timer));
+}
+
+/* jobs.lock held: when the first of those that wait is ended by its timeout. */
+static void arm_locked(struct jobs *js)
+{
+    int64_t first = INT64_MAX;
+
+    list_for_each(pos, &js->stalled) {
+        int64_t ends_ns = atomic_load(&container_of(pos, struct job, stalled)->ends_ns);
+        if (ends_ns && ends_ns < first)
+            first = ends_ns;
+    }
+    js->room_timer.fire = room_fire;
+    if (first != INT64_MAX && !js->ending)
+        timer_set(js->timers, &js->room_timer, first);
 }
 
 static void account(struct job *j, uint64_t bytes)
@@ -62,6 +95,7 @@ static bool stall(struct job *j)
         list_append(&j->jobs->stalled, &j->stalled);
         atomic_store(&j->is_stalled, true);
         job_ref(j);
+        arm_locked(j->jobs);
     }
     return true;
 }
@@ -104,6 +138,9 @@ void jobs_room_task(struct task *t)
     pthread_mutex_unlock(&js->lock);
     for (struct job *j; (j = take_roomy(js)); job_unref(j))
         acknowledge(j);
+    pthread_mutex_lock(&js->lock);
+    arm_locked(js);
+    pthread_mutex_unlock(&js->lock);
     jobs_task_end(js);
 }
 
@@ -122,6 +159,21 @@ void jobs_room(struct jobs *js)
 
 /* ── what the link tells ─────────────────────────────────────────────────────────────────── */
 
+/* Its timeout and the grace count from its start, which may have been in an earlier life. */
+static void job_times(struct job *j, int64_t start_ms)
+{
+    const struct record_text *t = &j->rec.texts[JOB_TIMEOUT];
+    int64_t ran_ms = wall_ms() - start_ms;
+    uint64_t timeout_ms;
+
+    if (!t->size || settings_timeout(t->text, t->size, &timeout_ms, NULL) < 0 || !timeout_ms)
+        return;
+    if (ran_ms < 0 || !j->taken_over)
+        ran_ms = 0;
+    atomic_store(&j->ends_ns, clock_ns() + ((int64_t)timeout_ms - ran_ms) * NS_PER_MS +
+                              j->jobs->config->grace_s * NS_PER_S + NS_PER_S / 10);
+}
+
 static void on_started(struct link_job *lj, void *arg, const struct link_started *s)
 {
     struct job *j = arg;
@@ -129,6 +181,7 @@ static void on_started(struct link_job *lj, void *arg, const struct link_started
     (void)lj;
     for (int i = 0; i < SPOOL_STREAMS; i++)
         spool_skip(&j->spool, i, s->first[i]);
+    job_times(j, s->start_ms);
     pthread_mutex_lock(&j->lock);
     if (!j->ending && s->pid) {
         j->state = JOB_RUNNING;

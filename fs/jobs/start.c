@@ -19,6 +19,8 @@ static int claim(struct job *j, enum job_text which, struct err *e)
     if (j->rec.texts[j->rec.which].size == 0)
         return err_set(e, -EINVAL, "nothing has been written to cmd or argv");
     j->state = JOB_STARTING;
+    j->rec.stdin_pipe = j->in.opened || j->rec.texts[JOB_TTY].size; /* a terminal has one anyway */
+    j->in.ended = j->in.opens == 0;
     return 0;
 }
 
@@ -53,10 +55,6 @@ static int write_down(struct job *j, struct err *e)
     j->rec.asked = g && guest_up(g, &j->rec.instance);
     if (g)
         guest_unref(g);
-    pthread_mutex_lock(&j->lock);
-    j->rec.stdin_pipe = j->in.opened || j->rec.texts[JOB_TTY].size; /* a terminal has one anyway */
-    j->in.ended = j->in.opens == 0;
-    pthread_mutex_unlock(&j->lock);
     r = job_make_dir(j);
     if (r == 0)
         r = job_write_record(j);
@@ -77,6 +75,7 @@ static void take_back(struct job *j)
     count_started(j, -1);
     pthread_mutex_lock(&j->lock);
     j->state = JOB_NEW;
+    j->in.ended = false;
     pthread_mutex_unlock(&j->lock);
 }
 

@@ -565,6 +565,7 @@ void jobs_destroy(struct jobs *js)
     js->ending = js->unmounted = true;
     pthread_mutex_unlock(&js->lock);
     timer_cancel(js->timers, &js->keep_timer);
+    timer_cancel(js->timers, &js->room_timer);
     if (js->loop)
         guests_release(js);
     pthread_mutex_lock(&js->lock);

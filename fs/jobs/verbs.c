@@ -78,6 +78,8 @@ static int verb_kill(const struct call *c, struct err *e)
     pthread_mutex_unlock(&j->lock);
     if (early)
         job_end(j, &x);
+    else if (r == MANAGER_WAIT)
+        job_allow(j, ALLOW_ALL);
     return r;
 }
 
@@ -89,9 +91,13 @@ static int ask_signal(struct link_job *lj, const char *word, uint32_t grace_ms, 
 
 static int verb_signal(const struct call *c, struct err *e)
 {
-    scoped_lock(&c->job->lock);
+    int r;
 
-    return with_guest(c, ask_signal, e);
+    job_allow(c->job, ALLOW_A_PIPE);
+    pthread_mutex_lock(&c->job->lock);
+    r = with_guest(c, ask_signal, e);
+    pthread_mutex_unlock(&c->job->lock);
+    return r;
 }
 
 static int ask_resize(struct link_job *lj, const char *word, uint32_t grace_ms, struct asking *a)

@@ -31,6 +31,21 @@ static struct root_node *of(struct node *n)
 
 /* ── the host's side ─────────────────────────────────────────────────────────────────────── */
 
+/* Opens a directory by its absolute path one component at a time, following no link. -1 and errno. */
+static int walk_dir(const char *path)
+{
+    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    while (fd >= 0 && *(path += strspn(path, "/"))) {
+        char name[NAME_MAX + 1];
+        cleanup_close int above = steal_fd(&fd);
+        size_t n = strcspn(path, "/");
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : 0), path);
+        fd = openat(above, name, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
+        path += n;
+    }
+    return fd;
+}
+
 /* Opens (O_PATH) a path of this host: its directory with no link in it, then its last component, a
  * link itself unless `follow`. */
 static int open_host(const char *path, bool follow)
@@ -44,6 +59,8 @@ static int open_host(const char *path, bool follow)
     memcpy(dir, path, n);
     dir[n] = '\0';
     cleanup_close int fd = (int)syscall(SYS_openat2, AT_FDCWD, n ? dir : "/", &how, sizeof how);
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* an old kernel, or a filter that is older than the call */
+        fd = walk_dir(dir);
     if (fd < 0)
         return errno == ELOOP ? -ENOENT : -errno;
     if (!slash || !slash[1])

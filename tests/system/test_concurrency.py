@@ -103,7 +103,6 @@ def use_many(daemon, first, n):
 
 @pytest.mark.concurrency
 def test_a_workspace_that_hangs_with_500_callers_delays_nobody(remote):
-    remote.expect('provision|clos')
     hung = remote.session('alice/hung/s1')
     control(remote, hung.id(), 'hang')
     n = 1000 if SLOWNESS < 10 else 200
@@ -117,8 +116,8 @@ def test_a_workspace_that_hangs_with_500_callers_delays_nobody(remote):
     assert hung.state() == 'provisioning'
     # The slowest of a thousand is weather; the better of two rounds is less so.
     assert min(after) <= 2 * max(before) + 0.05
-    hung.ctl('close')
-    assert None not in waiting.result(100)
+    control(remote, hung.id())
+    assert waiting.result(100) == [None] * 500
     assert provisions(remote, hung.id()) == 1
 
 
@@ -145,7 +144,6 @@ def test_the_mount_answers_while_a_workspace_hangs(remote):
 
 
 def test_more_hanging_workspaces_than_the_daemon_has_threads_delay_nobody(remote):
-    remote.expect('provision|clos')
     hung = [remote.session(f'alice/hung{i}/s') for i in range(40)]
     for s in hung:
         control(remote, s.id(), 'hang')
@@ -153,9 +151,10 @@ def test_more_hanging_workspaces_than_the_daemon_has_threads_delay_nobody(remote
     for s in hung:
         s.wait_state('provisioning')
     in_child(lambda: use_many(remote, 0, 40), 60)
-    remote.ctl('close-all')
+    for s in hung:
+        control(remote, s.id())
     for c in callers:
-        assert c.result(60) is not None
+        assert c.result(60) is None
 
 
 # ── interrupts ──────────────────────────────────────────────────────────────────────────────
@@ -172,7 +171,6 @@ def waits_in_mount(pid):
 @pytest.mark.parametrize('words', [['ls', '{s}'], ['cat', '{s}/f'], ['touch', '{s}/f'], ['mkdir', '{s}/d'],
                                    ['sh', '-c', 'exec 3>{c}/ctl; echo provision >&3']], ids=lambda w: w[0])
 def test_ctrl_c_on_a_waiting_caller_returns_at_once_and_leaves_the_others_waiting(remote, words, number):
-    remote.expect('provision|clos')
     s = remote.session()
     control(remote, s.id(), 'hang')
     other = remote.child(lambda: errno_of(os.listdir, s.path))
@@ -190,8 +188,8 @@ def test_ctrl_c_on_a_waiting_caller_returns_at_once_and_leaves_the_others_waitin
     assert not other.done()
     assert s.state() == 'provisioning'
     assert provisions(remote) == 1
-    s.ctl('close')
-    other.result(30)
+    control(remote, s.id())
+    assert other.result(30) is None
 
 
 def test_an_interrupted_caller_does_not_stop_the_provisioning(remote):
@@ -210,7 +208,6 @@ def test_an_interrupted_caller_does_not_stop_the_provisioning(remote):
 
 @pytest.mark.concurrency
 def test_500_interrupted_callers_leave_nothing_behind(remote):
-    remote.expect('provision|clos')
     s = remote.session()
     control(remote, s.id(), 'hang')
     callers = [remote.child(lambda: os.listdir(s.path)) for _ in range(100)]
@@ -221,9 +218,9 @@ def test_500_interrupted_callers_leave_nothing_behind(remote):
     for c in callers:
         with pytest.raises(Exception):
             c.result(30)
-    s.ctl('close')
     control(remote, s.id())
     assert os.listdir(s.path) == []
+    assert provisions(remote) == 1
 
 
 # ── failures ────────────────────────────────────────────────────────────────────────────────
@@ -346,6 +343,21 @@ def test_an_access_waits_for_a_close_that_goes_on(remote):
     closing.result(60)
     assert provisions(remote, s.id()) == 2
     assert s.state() == 'ready'
+
+
+@pytest.mark.parametrize('verb', ['close', 'close force'])
+def test_who_waits_for_a_provisioning_that_is_closed_is_served_by_the_next_one(remote, verb):
+    s = remote.session()
+    control(remote, s.id(), 'delay_ms 600000')
+    callers = [remote.child(lambda: errno_of(os.listdir, s.path)) for _ in range(5)] + \
+        [remote.child(lambda: errno_of(write, s / 'f', 'x'))]
+    s.wait_state('provisioning')
+    for c in callers:
+        wait_for(lambda c=c: waits_in_mount(c.pid), 20)
+    control(remote, s.id())
+    in_child(lambda: s.ctl(verb), 30)
+    assert [c.result(30) for c in callers] == [None] * 6
+    assert provisions(remote) == 2
 
 
 def test_a_close_that_fails_says_why(remote):

@@ -424,13 +424,14 @@ def stuck(mount):
 
 
 def test_a_close_gets_through_while_a_provision_waits(stuck):
+    control(stuck.daemon, stuck.id(), 'delay_ms 600000')
     waiting = stuck.daemon.child(lambda: errno_of(stuck.ctl, 'provision'))
     stuck.wait_state('provisioning')
+    control(stuck.daemon, stuck.id())  # whoever tries again does not hang
     for where in [stuck.inner, stuck.control]:
         assert in_child(lambda w=where: errno_of(put, f'{w}/ctl', 'touch\n'), 20) is None
     assert in_child(lambda: errno_of(stuck.ctl, 'close'), 30) is None
-    assert waiting.result(30) is not None
-    assert stuck.state() in ('absent', 'failed')
+    assert waiting.result(30) in (None, 'ECANCELED')
 
 
 def test_state_and_progress_answer_at_once_while_a_create_hangs(stuck):
@@ -447,8 +448,8 @@ def test_state_and_progress_answer_at_once_while_a_create_hangs(stuck):
             return b''
     in_child(look, 20)
     assert not waiting.done()
-    in_child(lambda: stuck.ctl('close'), 30)
-    assert waiting.result(30) is not None
+    control(stuck.daemon, stuck.id())
+    assert waiting.result(30) is None
 
 
 def test_two_writers_of_ctl_do_not_wait_for_each_other(stuck):

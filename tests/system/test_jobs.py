@@ -367,10 +367,10 @@ def test_the_error_of_a_refused_write_is_told(fresh):
 
 def test_running_jobs_are_counted(fresh, shared_daemon):
     j = job(fresh).start('sleep 1000')
+    j.wait_state('running')
     assert fresh.status()['running_jobs'] == 1
     line = next(l for l in read(f'{shared_daemon.mnt}/.wsm/workspaces').splitlines() if l.startswith(fresh.id()))
     assert line.split('\t')[-1] == '1'
-    j.wait_state('running', 'ended')
     j.ctl('kill')
     j.exit()
     wait_for(lambda: fresh.status()['running_jobs'] == 0)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full disk, a base directory that goes away, a kernel that lacks a call: the right errno where it
+happens, nothing elsewhere, and all is well again when the cause is gone."""
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from harness import append, errno_of, read, run, sh, wait_for, write
+from workbench import below, compiled, tmpfs, without  # pylint: disable=unused-import
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
+
+
+# ── a full disk ─────────────────────────────────────────────────────────────────────────────
+
+@pytest.fixture
+def small(mount, workdir):
+    """small(option=value, …): a mount whose base directory is a file system of a few megabytes."""
+    made = []
+
+    def make(**opts):
+        d = mount.prepare(**opts)
+        run('mount', '-t', 'tmpfs', '-o', 'size=8m,mode=0700', 'tmpfs', _made(d.basedir))
+        made.append(d)
+        return d.start()
+
+    def _made(path):
+        os.makedirs(path)
+        return path
+    yield make
+    for d in made:
+        d.stop()
+        run('umount', '-l', d.basedir, check=False)
+
+
+@pytest.mark.parametrize('passthrough', ['auto', 'off'])
+def test_a_full_disk_is_enospc_and_nothing_written_before_is_lost(small, passthrough):
+    daemon = small(passthrough=passthrough)
+    s, other = daemon.session().use(), daemon.session('bob/coder/s1').use()
+    write(s / 'kept', 'kept')
+    write(other / 'kept', 'kept')
+    written, failed = 0, None
+    with open(s / 'big', 'wb', buffering=0) as f:
+        while failed is None and written < 64 << 20:
+            try:
+                written += f.write(b'x' * 65536)
+            except OSError as e:
+                failed = e.errno
+    assert failed == errno.ENOSPC
+    assert os.stat(s / 'big').st_size == written
+    assert read(s / 'kept') == read(other / 'kept') == 'kept'
+    # a write that does not fit at all fails in the other workspace too, as it is the same disk; reading goes on
+    assert errno_of(write, other / 'more', 'x' * (1 << 20)) == 'ENOSPC'
+    with open(s / 'big', 'rb') as f:
+        data = f.read()
+    assert data == b'x' * written
+    assert os.statvfs(s.path).f_bavail < 300
+    os.unlink(s / 'big')
+    write(other / 'more', 'x' * (1 << 20))
+    assert os.stat(other / 'more').st_size == 1 << 20
+
+
+def test_fallocate_beyond_the_disk_is_enospc(small):
+    s = small().session().use()
+    fd = os.open(s / 'f', os.O_RDWR | os.O_CREAT)
+    assert errno_of(os.posix_fallocate, fd, 0, 64 << 20) == 'ENOSPC'
+    os.posix_fallocate(fd, 0, 1 << 20)
+    os.close(fd)
+
+
+def test_no_inodes_left_is_enospc_for_new_names_only(mount):
+    d = mount.prepare()
+    os.makedirs(d.basedir)
+    run('mount', '-t', 'tmpfs', '-o', 'size=8m,mode=0700,nr_inodes=60', 'tmpfs', d.basedir)
+    try:
+        s = d.start().session().use()
+        failed = next(e for e in (errno_of(write, s / f'f{i}', 'x') for i in range(100)) if e)
+        assert failed == 'ENOSPC'
+        assert errno_of(os.mkdir, s / 'd') == errno_of(os.symlink, 'x', s / 'l') == 'ENOSPC'
+        append(s / 'f0', 'y')
+        assert read(s / 'f0') == 'xy'
+        os.unlink(s / 'f0')
+        write(s / 'again', 'x')
+        d.stop()
+    finally:
+        run('umount', '-l', d.basedir, check=False)
+
+
+# ── a base directory that goes away ─────────────────────────────────────────────────────────
+
+GONE = {'ESTALE', 'ENOENT', 'EIO', 'ENXIO', 'ENOTDIR'}
+
+
+def test_a_workspace_removed_underneath_fails_and_comes_back_and_others_go_on(daemon):
+    daemon.expect('.*')
+    s, other = daemon.session().use(), daemon.session('bob/coder/s1').use()
+    os.mkdir(s / 'd')
+    write(s / 'd/f', 'x')
+    write(other / 'f', 'other')
+    fd = os.open(s / 'd/f', os.O_RDWR)
+    shutil.rmtree(below(s))
+    wait_for(lambda: errno_of(read, s / 'd/f') in GONE, 10)
+    assert os.pread(fd, 1, 0) == b'x' and os.fstat(fd).st_nlink == 0  # as of any removed open file
+    os.close(fd)
+    assert errno_of(write, s / 'new', 'x') in GONE | {None}
+    assert read(other / 'f') == 'other'
+    write(other / 'g', 'y')
+    wait_for(lambda: errno_of(s.ctl, 'close') is None, 20)
+    wait_for(lambda: errno_of(write, s / 'new', 'again') is None, 40)
+    assert read(s / 'new') == 'again' == read(below(s, 'new'))
+    assert read(other / 'g') == 'y'
+
+
+def test_a_base_directory_unmounted_underneath_fails_and_comes_back(mount):
+    """Lazily, as it happens to a network disk or by a mistake."""
+    d = mount.prepare()
+    os.makedirs(d.basedir)
+    image = f'{d.top}/disk'
+    run('truncate', '-s', '16M', image)
+    made = sh(f'mkfs.ext4 -q -F {image} && mount -o loop {image} {d.basedir} && chmod 700 {d.basedir}', check=False)
+    if not os.path.ismount(d.basedir):
+        pytest.skip(f'no loop device to be had here: {made.strip()[-100:]}')
+    try:
+        d.start()
+        d.expect('.*')
+        s, other = d.session().use(), d.session('bob/coder/s1').use()
+        write(s / 'f', 'x')
+        write(other / 'f', 'other')
+        run('umount', '-l', d.basedir)
+        # what is open stays, as with any file system; the rest has an errno or still works
+        assert errno_of(read, s / 'f') in GONE | {None}
+        assert errno_of(os.listdir, d.mnt) is None
+        run('mount', '-o', 'loop', image, d.basedir)
+        for session, text in [(s, 'x'), (other, 'other')]:
+            wait_for(lambda k=session: errno_of(k.ctl, 'close') is None, 20)
+            wait_for(lambda k=session: errno_of(read, k / 'f') is None, 40)
+            assert read(session / 'f') == text == read(below(session, 'f'))
+        write(s / 'g', 'after')
+        assert read(below(s, 'g')) == 'after'
+        d.stop()
+    finally:
+        for _ in range(3):
+            run('umount', '-l', d.basedir, check=False)
+
+
+def test_a_file_removed_or_replaced_underneath_is_a_plain_enoent_or_the_new_one(daemon):
+    s = daemon.session().use()
+    for i in range(30):
+        write(s / 'f', str(i))
+        with open(s / 'f', 'rb') as f:
+            os.unlink(below(s, 'f'))
+            if i % 2:
+                write(below(s, 'f'), 'new')
+            assert f.read() == str(i).encode()
+            assert os.fstat(f.fileno()).st_size == len(str(i))
+        wait_for(lambda k=i: errno_of(read, s / 'f') == (None if k % 2 else 'ENOENT'), 10)
+        if i % 2:
+            wait_for(lambda: read(s / 'f') == 'new', 10)
+            os.unlink(s / 'f')
+
+
+# ── calls that are missing ──────────────────────────────────────────────────────────────────
+
+def works(s):
+    """A little of everything."""
+    os.makedirs(s / 'a/b')
+    write(s / 'a/f', 'text')
+    os.link(s / 'a/f', s / 'a/g')
+    os.symlink('../a/f', s / 'a/l')
+    os.rename(s / 'a/g', s / 'a/b/g')
+    assert read(s / 'a/l') == read(s / 'a/b/g') == 'text'
+    with open(s / 'a/f', 'rb') as src, open(s / 'copy', 'wb') as dst:
+        shutil.copyfileobj(src, dst)
+    run('cp', s / 'a/f', s / 'copy2')
+    assert sorted(os.listdir(s.path)) == ['a', 'copy', 'copy2']
+    assert errno_of(os.stat, s / 'later') == 'ENOENT'
+    write(below(s, 'later'), 'x')
+    wait_for(lambda: os.path.exists(s / 'later'), 10)
+    write(below(s, 'a/f'), 'changed')
+    wait_for(lambda: read(s / 'a/f') == 'changed', 10)
+    fd = os.open(s / 'a/f', os.O_RDWR)
+    os.unlink(s / 'a/f')
+    os.write(fd, b'x')
+    os.close(fd)
+    for i in range(30):
+        write(s / 'again', str(i))
+        assert read(s / 'again') == str(i)
+        os.unlink(s / 'again')
+    run('rm', '-r', s / 'a')
+
+
+@pytest.mark.parametrize('calls', ['openat2', 'fanotify', 'evictable', 'handles', 'birth', 'copy_file_range',
+                                   'openat2,fanotify,handles,birth,copy_file_range'])
+def test_files_work_without(mount, compiled, calls):
+    d = mount.prepare()
+    d.extra_env = without(compiled('without.c', '-shared', '-fPIC'), *calls.split(','))
+    d.start()
+    assert 'without.so' in read(f'/proc/{d.pid}/maps')
+    works(d.session().use())
+
+
+def test_without_openat2_no_link_leads_out_either(mount, compiled):
+    d = mount.prepare()
+    d.extra_env = without(compiled('without.c', '-shared', '-fPIC'), 'openat2')
+    s = d.start().session().use()
+    write(f'{d.top}/canary', 'outside')
+    for name, target in {'l': f'{d.top}/canary', 'up': '../' * 20 + d.top[1:] + '/canary', 'r': '/etc/passwd'}.items():
+        os.symlink(target, below(s, name))
+    for name in ['l', 'up']:
+        assert errno_of(read, s / name) not in (None, 'ENOSYS')
+        assert os.readlink(s / name).startswith('.wsm/root/')
+    assert errno_of(os.listdir, s / '.wsm/root') != 'ENOSYS'
+    assert read(s / 'r') == read('/etc/passwd')  # which a sandbox sees as well
+
+
+def test_without_fanotify_changes_behind_show_within_the_short_timeouts_and_status_says_why(mount, compiled):
+    d = mount.prepare()
+    d.extra_env = without(compiled('without.c', '-shared', '-fPIC'), 'fanotify')
+    d.start()
+    s = d.session().use()
+    write(s / 'f', 'x')
+    assert errno_of(os.stat, s / 'n') == 'ENOENT'
+    write(below(s, 'n'), 'x')
+    write(below(s, 'f'), 'longer')
+    wait_for(lambda: os.path.exists(s / 'n') and read(s / 'f') == 'longer', 5)
+    assert 'fanotify' in d.log()
