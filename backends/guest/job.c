@@ -69,7 +69,6 @@ static struct job *job_new(struct guest *g, struct host *h, const struct proto_s
     *at = j;
     j->label = label;
     j->host = h;
-    j->attached = h->conn != NULL;
     j->serial = ++g->serial;
     j->state = PROTO_JOB_RUNNING;
     j->tty = (m->flags & PROTO_SPAWN_TTY) != 0;

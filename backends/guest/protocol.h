@@ -300,7 +300,7 @@ int proto_head_decode(const uint8_t *p, size_t len, uint32_t max_bytes, struct p
 int proto_decode(uint16_t type, const uint8_t *payload, size_t len, void *msg);
 
 /* Appends a whole frame. A message that breaks a limit, or does not fit, sets o->full. Text views
- * with `s` NULL count as empty. */
+ * with `s` NULL count as empty. The answer to an unknown request is a struct proto_plain_answer. */
 void proto_encode(struct proto_out *o, uint16_t type, uint64_t tag, const void *msg);
 
 /* The head and fixed fields of an OUTPUT or STDIN frame whose `data.len` bytes the caller sends

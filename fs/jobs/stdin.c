@@ -171,16 +171,17 @@ void job_stdin_pump(struct job *j)
     job_news(j);
 }
 
+/* The link is handed all of it again, and passes over what the guest has got. Should a crash of the
+ * machine have lost bytes that it got, anything will do in their place. */
 void job_stdin_started(struct job *j, uint64_t offset)
 {
-    pthread_mutex_lock(&j->lock);
-    if (j->taken_over) {
-        j->in.sent = offset;
-        if (j->in.written < offset)
-            j->in.written = offset;
+    scoped_lock(&j->io_lock);
+
+    if (j->taken_over && j->in.written < offset && j->in.fd >= 0 && ftruncate(j->in.fd, (off_t)offset) == 0) {
+        scoped_lock(&j->lock);
+        j->in.written = offset;
     }
-    pthread_mutex_unlock(&j->lock);
-    if (j->rec.stdin_pipe || j->in.opened)
+    if (j->rec.stdin_pipe)
         job_stdin_pump(j);
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the system tests. A test that leaves a mount, a process or a warning behind fails."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 import harness
 import watchdog
-from harness import Daemon, fusectl, processes_of, remove_tree
+from harness import Daemon, fusectl, processes_of, remove_tree, sandboxes_of
 
 _number = itertools.count(1)
 
@@ -52,15 +53,7 @@ def top():
     os.chmod(path, 0o755)
     with fusectl(path):
         yield path
-    left = processes_of(path)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    mounts = watchdog.mounts_below(path)
-    for point, _ in mounts:
-        subprocess.run(['umount', '-l', point], check=False)
-    remove_tree(path)
-    assert not left, f'daemons were left: {left}'
-    assert not mounts, f'mounts were left: {mounts}'
+    clean_up(path)
 
 
 @pytest.fixture(scope='session')
@@ -86,15 +79,25 @@ def workdir(top):
     path = f'{top}/{next(_number)}'
     os.mkdir(path)
     yield path
+    clean_up(path)
+
+
+def clean_up(path):
+    """Removes a directory of a test, and complains of what the test has left there."""
     left = processes_of(path + '/')
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     mounts = watchdog.mounts_below(path)
     for point, _ in mounts:
         subprocess.run(['umount', '-l', point], check=False)
+    sandboxes = sandboxes_of(path)
+    for pid in sandboxes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     remove_tree(path)
     assert not left, 'a daemon was left running'
     assert not mounts, f'mounts were left: {mounts}'
+    assert not sandboxes, f'sandboxes were left: {sandboxes}'
 
 
 class Factory:
@@ -162,8 +165,10 @@ def shared_daemon(top):
     os.mkdir(path)
     factory = Factory(path)
     yield factory()
-    factory.finish()
-    remove_tree(path)
+    try:
+        factory.finish()
+    finally:
+        clean_up(path)
 
 
 @pytest.fixture

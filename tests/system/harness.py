@@ -361,6 +361,18 @@ def processes_of(path):
     return found
 
 
+def sandboxes_of(path):
+    """Processes in mount namespaces of their own that see files from below `path`: what a daemon's
+    sandboxes are, and may outlive it."""
+    found, own, part = [], os.readlink('/proc/self/ns/mnt'), path.removeprefix('/tmp') + '/'
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError):
+            if os.readlink(f'/proc/{pid}/ns/mnt') != own and \
+                    any(part in line.split()[3] + '/' for line in read(f'/proc/{pid}/mountinfo').splitlines()):
+                found.append(int(pid))
+    return found
+
+
 class Background:
     """What Popen is to a child, for a daemon that is nobody's child (its exit code is not known)."""
 

@@ -270,11 +270,9 @@ def test_a_job_whose_sandbox_died_with_the_daemon_is_lost_with_a_sentence(mount)
     s = d.session()
     j = job(s).start('echo one; sleep 5432.1')
     j.wait_output('one')
-    guests = [p for p in processes_with('wsm-guest') if f'{d.top}/' in open(f'/proc/{p}/mountinfo').read()
-              or p in ancestors(processes_with('5432.1')[0])]
+    guest = guest_of(wait_for(lambda: processes_with('5432.1'))[-1])
     kill_daemon(d)
-    for pid in guests:
-        os.kill(pid, signal.SIGKILL)
+    os.kill(guest, signal.SIGKILL)
     wait_for(lambda: not processes_with('5432.1'))
     d.start()
     assert j.exit().startswith('error ')
@@ -291,12 +289,20 @@ def ancestors(pid):
     return found
 
 
+def guest_of(pid):
+    """The guest in whose sandbox a process runs."""
+    for p in ancestors(pid):
+        with open(f'/proc/{p}/cmdline', 'rb') as f:
+            if b'wsm-guest' in f.read():
+                return p
+    raise AssertionError('no guest is above it')
+
+
 def test_a_sandbox_that_dies_ends_its_jobs_and_the_next_one_works(fresh):
     j = job(fresh).start('echo one; sleep 5432.2')
     j.wait_output('one')
     sleeper = wait_for(lambda: processes_with('5432.2'))[-1]
-    guest = next(p for p in ancestors(sleeper) if b'wsm-guest' in open(f'/proc/{p}/cmdline', 'rb').read())
-    os.kill(guest, signal.SIGKILL)
+    os.kill(guest_of(sleeper), signal.SIGKILL)
     assert j.exit().startswith('error ')
     assert output(fresh, 'echo again', name='k') == 'again\n'
 
