@@ -346,7 +346,8 @@ def test_an_access_waits_for_a_close_that_goes_on(remote):
 
 
 @pytest.mark.parametrize('verb', ['close', 'close force'])
-def test_who_waits_for_a_provisioning_that_is_closed_is_served_by_the_next_one(remote, verb):
+def test_who_waits_for_a_provisioning_that_is_closed_is_told_and_the_next_access_provisions(remote, verb):
+    """To begin again by itself would undo the close, and hang again if it was hanging."""
     s = remote.session()
     control(remote, s.id(), 'delay_ms 600000')
     callers = [remote.child(lambda: errno_of(os.listdir, s.path)) for _ in range(5)] + \
@@ -356,7 +357,9 @@ def test_who_waits_for_a_provisioning_that_is_closed_is_served_by_the_next_one(r
         wait_for(lambda c=c: waits_in_mount(c.pid), 20)
     control(remote, s.id())
     in_child(lambda: s.ctl(verb), 30)
-    assert [c.result(30) for c in callers] == [None] * 6
+    assert [c.result(30) for c in callers] == ['ECANCELED'] * 6
+    assert provisions(remote) == 1
+    assert in_child(lambda: os.listdir(s.path), 30) == []
     assert provisions(remote) == 2
 
 
