@@ -11,7 +11,7 @@ import pytest
 from harness import CHECKOUT, errno_of, read, write
 from workbench import below, crate, native, needs, tmpfs  # pylint: disable=unused-import
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 EVERYBODY = '[user c]\nmode = 0755\n'
 # What pjdfstest may use, and two users that every Debian and Ubuntu has.
