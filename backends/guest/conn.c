@@ -102,6 +102,7 @@ static bool greet(struct guest *g, struct conn *c, const struct proto_head *head
     h->conn = c;
     c->host = h;
     c->state = CONN_OPEN;
+    g->lonely_ns = 0;
     return true;
 }
 

@@ -185,6 +185,7 @@ struct guest {
     bool            starved;         /* an output waits for memory */
     bool            stopping, stop_killed;
     int64_t         stop_kill_ns, stop_end_ns; /* 0: not yet */
+    int64_t         lonely_ns;       /* when it ends unless a host has greeted it; 0: it stays */
     uint32_t        stop_grace_ms;   /* for SIGTERM */
     bool            over;
 };
@@ -212,6 +213,8 @@ int serve(const struct serve_options *o);    /* exit code */
 void guest_stop(struct guest *g, uint32_t grace_ms);
 /* One step of that, when its time has come or a child has gone. */
 void guest_stop_step(struct guest *g);
+/* No host has come yet: ends, or looks again at g->lonely_ns. */
+void guest_lonely(struct guest *g, int64_t now_ns);
 
 /* ── connections (conn.c, conn_out.c, host.c) ── */
 void conn_accept(struct guest *g, struct source *s, uint32_t events);

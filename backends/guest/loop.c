@@ -98,6 +98,8 @@ static void deadlines(struct guest *g)
     g->starved = false;
     greeting_deadlines(g, now);
     job_deadlines(g, now, starved);
+    if (g->lonely_ns)
+        guest_lonely(g, now);
     if (g->stopping)
         guest_stop_step(g);
 }

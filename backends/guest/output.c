@@ -201,8 +201,8 @@ bool output_acknowledge(struct guest *g, struct output *o, uint64_t offset)
         return true;
     o->ring.tail = offset;
     drop_runs(o);
-    if (o->ring.tail == o->ring.head && o->src.fd < 0)
-        ring_free(g, &o->ring);
+    if (o->ring.tail == o->ring.head && (o->src.fd < 0 || o->ring.size_bytes > RING_MIN_BYTES))
+        ring_free(g, &o->ring); /* a large one that was emptied: the burst is over */
     if (o->src.fd >= 0)
         want_read(g, o);
     return true;

@@ -61,7 +61,7 @@ static const struct field plain_answer[] = { STATUS(proto_plain_answer), END };
 static const struct field spawn[] = {
     ID(proto_spawn, key), U32(proto_spawn, flags, 0, PROTO_SPAWN_FLAGS_ALL),
     U32(proto_spawn, uid, 0, ANY32), U32(proto_spawn, gid, 0, ANY32),
-    U64(proto_spawn, timeout_ms, 0, PROTO_TIME_MAX_MS), U32(proto_spawn, grace_ms, 0, GRACE_MAX),
+    U64(proto_spawn, timeout_ms, 0, PROTO_TIMEOUT_MAX_MS), U32(proto_spawn, grace_ms, 0, GRACE_MAX),
     U16(proto_spawn, cols, 0, 0xffff), U16(proto_spawn, rows, 0, 0xffff),
     WORDS(proto_spawn, groups, PROTO_GROUPS_MAX_COUNT), STR(proto_spawn, label, PROTO_LABEL_MAX_BYTES),
     STR(proto_spawn, cwd, PROTO_CWD_MAX_BYTES), STR(proto_spawn, user, PROTO_USER_MAX_BYTES),

@@ -47,7 +47,8 @@
 #define PROTO_LIST_MAX_COUNT    65536u
 #define PROTO_GROUPS_MAX_COUNT  256u
 #define PROTO_SCRIPT_MAX_BYTES  (1u << 20)  /* design 5 */
-#define PROTO_TIME_MAX_MS       (1ull << 50)
+#define PROTO_TIME_MAX_MS       (1ull << 50) /* wall clocks */
+#define PROTO_TIMEOUT_MAX_MS    (1ull << 42) /* 139 years: as nanoseconds it fits 63 bits */
 
 /* Flow control (section 6). */
 #define PROTO_OUTPUT_WINDOW_MAX_BYTES (1u << 20) /* most a guest may have unacknowledged, a stream */

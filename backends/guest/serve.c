@@ -11,6 +11,7 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 
 #define MS 1000000ll
 #define STOP_LOOK_MS 50
+#define LONELY_MS    10000
 
 extern char **environ;
 
@@ -190,6 +192,7 @@ static int prepare(struct guest *g)
     /* A job of the same user could else trace us and take our descriptors. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    umask(022); /* what a login has, and not what a daemon that serves files needs */
     if (getrlimit(RLIMIT_NOFILE, &g->files_limit) == 0) {
         most = g->files_limit;
         most.rlim_cur = most.rlim_max;
@@ -236,6 +239,16 @@ static int listen_inside(struct guest *g, const char *name)
     return r == 0 ? 0 : complain(r, name);
 }
 
+/* Whoever handed over the socket died before it could write down that there is a guest: nobody would
+ * ever come. */
+void guest_lonely(struct guest *g, int64_t now_ns)
+{
+    if (now_ns >= g->lonely_ns)
+        guest_stop(g, 0);
+    else
+        guest_wake_at(g, g->lonely_ns);
+}
+
 static int open_listener(struct guest *g, const struct serve_options *o)
 {
     struct epoll_event e = { .events = EPOLLIN, .data.ptr = &g->listener };
@@ -244,6 +257,8 @@ static int open_listener(struct guest *g, const struct serve_options *o)
     g->listener = (struct source){ o->fd, conn_accept };
     if (o->fd < 0)
         r = listen_inside(g, o->listen);
+    else
+        guest_wake_at(g, g->lonely_ns = guest_now_ns() + LONELY_MS * MS);
     if (r != 0)
         return r;
     fcntl(g->listener.fd, F_SETFD, FD_CLOEXEC);

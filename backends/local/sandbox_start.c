@@ -104,6 +104,23 @@ static int open_pipe(int *read_end, int *write_end)
     return 0;
 }
 
+/* Makes the writer of a pipe a reader of it too. Bubblewrap would else die of SIGPIPE when we are killed
+ * before it writes, and its other half would wait for it for ever. As it is the sandbox comes up, and its
+ * guest ends when nobody comes. */
+static int keep_open(int *write_end)
+{
+    char path[32];
+    int fd;
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", *write_end);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    close(*write_end);
+    *write_end = fd;
+    return 0;
+}
+
 static int fork_child(struct start *s, struct err *e)
 {
     int *fds = s->plan.fds;
@@ -111,6 +128,8 @@ static int fork_child(struct start *s, struct err *e)
 
     if (r == 0)
         r = open_pipe(&s->info_r, &fds[SANDBOX_FD_INFO]);
+    if (r == 0)
+        r = keep_open(&fds[SANDBOX_FD_INFO]);
     if (r < 0)
         return err_sys(e, r, "no pipe for the sandbox");
     s->child = fork();

@@ -302,7 +302,7 @@ static void encoding_refuses_what_decoding_would(void **state)
     memset(long_text, 'x', sizeof(long_text));
     s.cwd = (struct proto_str){ long_text, PROTO_CWD_MAX_BYTES + 1 }; REFUSED();
     s.groups.count = PROTO_GROUPS_MAX_COUNT + 1; REFUSED();
-    s.timeout_ms = PROTO_TIME_MAX_MS + 1; REFUSED();
+    s.timeout_ms = PROTO_TIMEOUT_MAX_MS + 1; REFUSED();
 #undef REFUSED
     o = (struct proto_out){ buf, sizeof(buf), 0, false };
     proto_encode(&o, 0x7777, 1, &s);
