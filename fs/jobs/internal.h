@@ -6,7 +6,7 @@
  *
  *   jobs.lock    sessions and their jobs, who is stalled, which guest a workspace has
  *   guest.lock   one guest: its link's state, and which jobs it has
- *   job.io_lock  the making of one job's files
+ *   job.io_lock  the storing of one job's input
  *   job.lock     one job
  *   leaves       of the manager's names, links, timers, pools */
 #ifndef WSMFS_JOBS_INTERNAL_H
@@ -115,16 +115,16 @@ struct job {
     struct place *place;         /* referenced; NULL: of an earlier life, ended */
     struct share *share;
     struct link_id key;
-    char         hex[KEY_HEX];   /* of the key: its directory */
+    char         hex[KEY_HEX];   /* of the key: what its files' names begin with */
     uint64_t     number;
     struct table_link by_name;   /* these four: jobs.lock */
     struct list  in_session, ended, stalled;
     struct job_session *session; /* NULL: nobody finds it any more */
     atomic_bool  is_stalled;     /* written under jobs.lock */
     struct spool spool;
-    atomic_bool  has_dir;
+    atomic_bool  has_files;
 
-    /* Held while the job's directory is made or its input stored, which is I/O: who does the same to
+    /* Held while the job's input is stored, which is I/O: who does the same to
      * this job waits, and nobody else. Before job.lock. */
     pthread_mutex_t io_lock;
     pthread_mutex_t lock;        /* guards what follows */
@@ -177,17 +177,17 @@ int  jobs_add_locked(struct job_session *s, struct job *j);
 struct job *jobs_named_locked(struct job_session *s, const char *name);
 char *jobs_session_path(struct place *session);
 struct share *jobs_share_locked(struct jobs *js, const char *user);
-/* Removes a job's directory with all that is in it. */
-void jobs_remove_dir(struct jobs *js, const char *hex);
+/* Removes a job's files. */
+void jobs_remove_files(struct jobs *js, const char *hex);
 
 /* ── load.c ── */
 int jobs_load(struct jobs *js, struct err *e);
 
 /* ── job.c ── */
 struct job *job_new(struct jobs *js);
-/* Makes its directory when it has none. */
-int job_make_dir(struct job *j);
-int job_write_record(struct job *j);
+/* Sets what follows from its key. */
+int  job_set_key(struct job *j, const struct link_id *key);
+int  job_write_record(struct job *j, enum record_part part);
 /* Something has changed for those who follow it. No lock of ours held by the caller matters. */
 void job_news(struct job *j);
 /* Tells them now; on a thread of the pool. */

@@ -31,8 +31,16 @@ struct job *job_new(struct jobs *js)
     j->end_task.run = end_run;
     j->news_task.run = news_run;
     j->again_task.run = again_run;
-    spool_open(&j->spool, -1, "none");
     return j;
+}
+
+int job_set_key(struct job *j, const struct link_id *key)
+{
+    j->key = *key;
+    memcpy(&j->number, key->b + 8, sizeof(j->number));
+    for (int i = 0; i < LINK_ID_BYTES; i++)
+        snprintf(j->hex + 2 * i, 3, "%02x", key->b[i]);
+    return spool_open(&j->spool, j->jobs->dir_fd, j->hex);
 }
 
 void job_ref(struct job *j) { atomic_fetch_add_explicit(&j->refs, 1, memory_order_relaxed); }
@@ -69,28 +77,12 @@ enum job_state job_state(struct job *j)
     return j->state;
 }
 
-/* ── its directory ───────────────────────────────────────────────────────────────────────── */
+/* ── its files ───────────────────────────────────────────────────────────────────────── */
 
-int job_make_dir(struct job *j)
+int job_write_record(struct job *j, enum record_part part)
 {
-    scoped_lock(&j->io_lock);
-    int r;
-
-    if (atomic_load(&j->has_dir))
-        return 0;
-    if (mkdirat(j->jobs->dir_fd, j->hex, 0700) < 0 && errno != EEXIST)
-        return -errno;
-    r = spool_open(&j->spool, j->jobs->dir_fd, j->hex);
-    if (r == 0)
-        atomic_store(&j->has_dir, true);
-    return r;
-}
-
-int job_write_record(struct job *j)
-{
-    cleanup_close int fd = openat(j->jobs->dir_fd, j->hex, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-    return fd < 0 ? -errno : record_write(fd, &j->rec);
+    atomic_store(&j->has_files, true);
+    return record_write(j->jobs->dir_fd, j->hex, &j->rec, part);
 }
 
 void job_spool_use(struct job *j)
@@ -205,14 +197,11 @@ static void count_end(struct job *j)
 static void let_go(struct job *j)
 {
     struct link_job *lj;
-    struct workspace *ws;
     struct guest *g;
 
     pthread_mutex_lock(&j->lock);
     lj = j->link_job;
     j->link_job = NULL;
-    ws = j->ws;
-    j->ws = NULL;
     g = j->guest;
     j->guest = NULL;
     pthread_mutex_unlock(&j->lock);
@@ -222,6 +211,17 @@ static void let_go(struct job *j)
         guest_remove(g, j);
         guest_unref(g);
     }
+}
+
+/* It does not run any more: limits and its session may be told before anybody can read `exit`. */
+static void count_off(struct job *j)
+{
+    struct workspace *ws;
+
+    pthread_mutex_lock(&j->lock);
+    ws = j->ws;
+    j->ws = NULL;
+    pthread_mutex_unlock(&j->lock);
     if (ws)
         session_job_end(j->place, ws);
 }
@@ -237,14 +237,15 @@ static void end_run(struct task *t)
     if (j->rec.kind != LINK_END_FAILED)
         jobs_sync(js);
     job_unstall(j);
+    count_off(j);
     pthread_mutex_lock(&j->lock);
     j->state = JOB_ENDED;
     j->rec.ended = true;
     pthread_mutex_unlock(&j->lock);
     job_stdin_close(j);
     job_tell(j);
-    r = atomic_load(&j->has_dir) ? job_write_record(j) : 0;
-    if (r < 0 && r != -ENOENT)
+    r = atomic_load(&j->has_files) ? job_write_record(j, RECORD_END) : 0;
+    if (r < 0)
         log_warning("the end of job %s cannot be written down: %s", job_name(j), strerror(-r));
     let_go(j);
     job_spool_unuse(j);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Jobs: commands that run in a workspace's sandbox, each with a record and its output in a directory
- * of its own below <state_dir>/jobs. Knows nothing of FUSE: fs/tree shows jobs as files.
+/* Jobs: commands that run in a workspace's sandbox, each with a record and its output in files of its
+ * own in <state_dir>/jobs. Knows nothing of FUSE: fs/tree shows jobs as files.
  *
  *     NEW ──start──> STARTING ──> RUNNING ──> ENDED ──job_keep, rmdir──> gone
  *      └──rmdir──> gone     └──────────────────┘

@@ -8,10 +8,12 @@
 
 #include "fs/jobs/internal.h"
 
-static bool key_of(const char *hex, struct link_id *key)
+/* The job whose file this is. */
+static bool key_of(const char *name, struct link_id *key, char hex[KEY_HEX])
 {
-    if (strlen(hex) != KEY_HEX - 1 || strspn(hex, "0123456789abcdef") != KEY_HEX - 1)
+    if (strspn(name, "0123456789abcdef") != KEY_HEX - 1 || name[KEY_HEX - 1] != '.')
         return false;
+    snprintf(hex, KEY_HEX, "%.*s", KEY_HEX - 1, name);
     for (int i = 0; i < LINK_ID_BYTES; i++) {
         unsigned byte;
         if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
@@ -21,11 +23,16 @@ static bool key_of(const char *hex, struct link_id *key)
     return true;
 }
 
-static int read_record(struct jobs *js, const char *hex, struct record *r)
-{
-    cleanup_close int fd = openat(js->dir_fd, hex, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+static bool is_record(const char *name) { return strcmp(name + KEY_HEX - 1, ".record") == 0; }
 
-    return fd < 0 ? -errno : record_read(fd, r);
+/* Files without a record: of a job that was made and never started, or was being removed. */
+static void remove_orphan(struct jobs *js, const char *hex)
+{
+    char name[KEY_HEX + 8];
+
+    snprintf(name, sizeof(name), "%s.record", hex);
+    if (faccessat(js->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+        jobs_remove_files(js, hex);
 }
 
 /* By the time of their end, since that is the order in which they are removed. */
@@ -37,36 +44,35 @@ static int by_end(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* A job of a directory; NULL when that holds none. */
-static struct job *load_job(struct jobs *js, const char *hex)
+/* A job of a record; NULL when the file is none. */
+static struct job *load_job(struct jobs *js, const char *name)
 {
+    char hex[KEY_HEX];
     struct link_id key;
     struct record r;
     struct job *j;
     int result;
 
-    if (!key_of(hex, &key))
+    if (!key_of(name, &key, hex))
         return NULL;
-    result = read_record(js, hex, &r);
-    if (result < 0) {
-        if (result != -ENOENT)
-            log_warning("the record of job %s is damaged and left out: %s", hex, strerror(-result));
-        else
-            jobs_remove_dir(js, hex); /* made, and never started */
+    if (!is_record(name)) {
+        remove_orphan(js, hex);
         return NULL;
     }
-    j = job_new(js);
+    result = record_read(js->dir_fd, hex, &r);
+    if (result == -ENOENT)
+        jobs_remove_files(js, hex); /* its start was not accepted */
+    else if (result < 0)
+        log_warning("the record of job %s is damaged and left out: %s", hex, strerror(-result));
+    j = result == 0 ? job_new(js) : NULL;
     if (!j) {
         record_finish(&r);
         return NULL;
     }
     j->rec = r;
-    j->key = key;
-    memcpy(&j->number, key.b + 8, sizeof(j->number));
-    memcpy(j->hex, hex, KEY_HEX);
     j->state = r.ended ? JOB_ENDED : JOB_STARTING;
-    atomic_store(&j->has_dir, true);
-    if (spool_open(&j->spool, js->dir_fd, j->hex) < 0)
+    atomic_store(&j->has_files, true);
+    if (job_set_key(j, &key) < 0)
         log_warning("the output of job %s cannot be read", hex);
     spool_close(&j->spool);
     return j;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/base/log.h"
 
 #define RECORD_MAX_BYTES (64u << 20)
 #define RECORD_VERSION   1
@@ -70,10 +71,8 @@ static void put_id(struct json_object *o, const char *key, const struct link_id 
     put(o, key, json_object_new_string(hex));
 }
 
-static struct json_object *to_json(const struct record *r)
+static void put_all(struct json_object *o, const struct record *r)
 {
-    struct json_object *o = json_object_new_object();
-
     put(o, "version", json_object_new_int(RECORD_VERSION));
     for (size_t i = 0; i < array_size(words); i++)
         if (*word_at(r, i))
@@ -82,54 +81,87 @@ static struct json_object *to_json(const struct record *r)
     put(o, "made_ms", json_object_new_int64(r->made_ms));
     put(o, "stdin", json_object_new_boolean(r->stdin_pipe));
     put_texts(o, r);
+}
+
+static void put_guest(struct json_object *o, const struct record *r)
+{
     if (r->asked)
         put_id(o, "instance", &r->instance);
-    put(o, "pid", json_object_new_int64(r->pid));
-    put(o, "start_ms", json_object_new_int64(r->start_ms));
-    if (!r->ended)
-        return o;
+}
+
+static void put_end(struct json_object *o, const struct record *r)
+{
     put(o, "ended", json_object_new_string(kinds[r->kind]));
     put(o, "code", json_object_new_int(r->code));
     put(o, "timed_out", json_object_new_boolean(r->timed_out));
+    put(o, "pid", json_object_new_int64(r->pid));
+    put(o, "start_ms", json_object_new_int64(r->start_ms));
     put(o, "end_ms", json_object_new_int64(r->end_ms));
+    if (r->text)
+        put(o, "text", json_object_new_string(r->text));
+}
+
+static struct json_object *to_json(const struct record *r, enum record_part part)
+{
+    struct json_object *o = json_object_new_object();
+
+    if (part == RECORD_ALL)
+        put_all(o, r);
+    if (part != RECORD_END)
+        put_guest(o, r);
+    if (r->ended)
+        put_end(o, r);
     return o;
 }
 
-static int write_file(int fd, const char *text, size_t size)
+/* All of the line or nothing: what comes behind a piece of one could not be read. */
+static int append(int fd, const char *line, size_t size)
 {
-    while (size) {
-        ssize_t n = write(fd, text, size);
+    size_t done = 0;
+
+    while (done < size) {
+        ssize_t n = write(fd, line + done, size - done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
-            return -errno;
-        text += n;
-        size -= (size_t)n;
+        if (n < 0) {
+            int r = -errno;
+            off_t end = lseek(fd, 0, SEEK_CUR);
+            if (done && (end < (off_t)done || ftruncate(fd, end - (off_t)done) < 0))
+                log_warning("the record of a job ends in a piece of a line: %s", strerror(-r));
+            return r;
+        }
+        done += (size_t)n;
     }
     return 0;
 }
 
-int record_write(int dir_fd, const struct record *r)
+#define NAME_BYTES 64
+
+int record_write(int dir_fd, const char *job, const struct record *r, enum record_part part)
 {
-    struct json_object *o = to_json(r);
-    size_t size;
-    const char *text = json_object_to_json_string_length(o, JSON_C_TO_STRING_PLAIN, &size);
-    cleanup_close int fd = openat(dir_fd, "record.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int result = fd < 0 ? -errno : text ? write_file(fd, text, size) : -ENOMEM;
+    struct json_object *o = to_json(r, part);
+    char name[NAME_BYTES];
+    cleanup_free char *line = NULL;
+    int n = asprintf(&line, "%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN));
 
     json_object_put(o);
-    if (result == 0 && renameat(dir_fd, "record.new", dir_fd, "record") < 0)
-        result = -errno;
-    return result;
+    if (n < 0)
+        return -ENOMEM;
+    snprintf(name, sizeof(name), "%s.record", job);
+    cleanup_close int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : append(fd, line, (size_t)n);
 }
 
 /* ── reading ─────────────────────────────────────────────────────────────────────────────── */
 
-static int read_file(int dir_fd, char **text, size_t *size)
+static int read_file(int dir_fd, const char *job, char **text, size_t *size)
 {
-    cleanup_close int fd = openat(dir_fd, "record", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    char name[NAME_BYTES];
     struct stat st;
     ssize_t n;
+
+    snprintf(name, sizeof(name), "%s.record", job);
+    cleanup_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
@@ -161,6 +193,7 @@ static void get_text(struct json_object *o, const char *key, struct record_text 
 
     if (!json_object_is_type(pair, json_type_array) || json_object_array_length(pair) != 2)
         return;
+    free(t->text);
     s = json_object_array_get_idx(pair, 1);
     t->changed_ms = json_object_get_int64(json_object_array_get_idx(pair, 0));
     t->size = (size_t)json_object_get_string_len(s);
@@ -186,54 +219,84 @@ static bool get_id(struct json_object *o, const char *key, struct link_id *id)
     return true;
 }
 
-static void from_json(struct json_object *o, struct record *r)
+static void get_end(struct json_object *o, struct record *r)
 {
-    const char *which = string(o, "which"), *ended = string(o, "ended");
+    const char *ended = string(o, "ended");
 
-    for (size_t i = 0; i < array_size(words); i++) {
-        const char *s = string(o, words[i].key);
-        *word_at(r, i) = s ? strdup(s) : NULL;
-    }
-    for (int i = 0; i < JOB_TEXTS; i++)
-        get_text(o, text_keys[i], &r->texts[i]);
-    r->which = which && strcmp(which, text_keys[JOB_ARGV]) == 0 ? JOB_ARGV : JOB_CMD;
-    r->made_ms = number(o, "made_ms");
-    r->stdin_pipe = json_object_get_boolean(json_object_object_get(o, "stdin"));
-    r->asked = get_id(o, "instance", &r->instance);
-    r->pid = (uint32_t)number(o, "pid");
-    r->start_ms = number(o, "start_ms");
-    r->ended = ended != NULL;
-    for (size_t i = 0; ended && i < array_size(kinds); i++)
+    if (!ended)
+        return;
+    r->ended = true;
+    for (size_t i = 0; i < array_size(kinds); i++)
         if (strcmp(ended, kinds[i]) == 0)
             r->kind = (enum link_end)i;
     r->code = (int)number(o, "code");
     r->timed_out = json_object_get_boolean(json_object_object_get(o, "timed_out"));
+    r->pid = (uint32_t)number(o, "pid");
+    r->start_ms = number(o, "start_ms");
     r->end_ms = number(o, "end_ms");
 }
 
-int record_read(int dir_fd, struct record *out)
+/* What a line holds takes the place of what was there. */
+static void from_json(struct json_object *o, struct record *r)
+{
+    const char *which = string(o, "which");
+
+    for (size_t i = 0; i < array_size(words); i++) {
+        const char *s = string(o, words[i].key);
+        if (!s)
+            continue;
+        free(*word_at(r, i));
+        *word_at(r, i) = strdup(s);
+    }
+    for (int i = 0; i < JOB_TEXTS; i++)
+        get_text(o, text_keys[i], &r->texts[i]);
+    if (which) {
+        r->which = strcmp(which, text_keys[JOB_ARGV]) == 0 ? JOB_ARGV : JOB_CMD;
+        r->made_ms = number(o, "made_ms");
+        r->stdin_pipe = json_object_get_boolean(json_object_object_get(o, "stdin"));
+    }
+    if (get_id(o, "instance", &r->instance))
+        r->asked = true;
+    get_end(o, r);
+}
+
+static bool take_line(struct json_tokener *t, const char *line, size_t size, bool first, struct record *out)
+{
+    struct json_object *o;
+
+    json_tokener_reset(t);
+    o = json_tokener_parse_ex(t, line, (int)size);
+    bool good = json_object_is_type(o, json_type_object) && (!first || number(o, "version") == RECORD_VERSION);
+    if (good)
+        from_json(o, out);
+    json_object_put(o);
+    return good;
+}
+
+int record_read(int dir_fd, const char *job, struct record *out)
 {
     cleanup_free char *text = NULL;
     size_t size = 0;
     struct json_tokener *t;
-    struct json_object *o;
     int r;
 
     *out = (struct record){ 0 };
-    r = read_file(dir_fd, &text, &size);
-    if (r < 0)
-        return r;
+    r = read_file(dir_fd, job, &text, &size);
+    if (r < 0 || size == 0)
+        return r < 0 ? r : -ENOENT;
     t = json_tokener_new();
-    o = t ? json_tokener_parse_ex(t, text, (int)size) : NULL;
-    if (json_object_is_type(o, json_type_object) && number(o, "version") == RECORD_VERSION)
-        from_json(o, out);
-    json_object_put(o);
-    if (t)
-        json_tokener_free(t);
+    if (!t)
+        return -ENOMEM;
+    for (const char *line = text, *end; line < text + size; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(text + size - line));
+        if (!end || !take_line(t, line, (size_t)(end - line), line == text, out))
+            break;
+    }
+    json_tokener_free(t);
     if (out->user && out->agent && out->session && out->name)
         return 0;
     record_finish(out);
-    return -EIO;
+    return memchr(text, '\n', size) ? -EIO : -ENOENT; /* the first line was under way */
 }
 
 void record_finish(struct record *r)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A job as it is written down: the file `record` in its directory, one JSON object. It is written
- * beside and renamed, so there is always a whole one. */
+/* A job as it is written down: the file `<job>.record`, JSON objects, one a line. A later line adds to
+ * those before it or takes their place, and a line that is not whole (its writer was killed, the machine
+ * stopped) does not count: so a change is one write to a file that is there, which costs the file system
+ * next to nothing. */
 #ifndef WSMFS_JOBS_RECORD_H
 #define WSMFS_JOBS_RECORD_H
 
@@ -34,10 +36,16 @@ struct record {
     char   *text;              /* the sentence; NULL: none */
 };
 
-/* Writes it into the directory. 0 or -errno. */
-int record_write(int dir_fd, const struct record *r);
-/* Reads it. -ENOENT: there is none; -EIO: it is damaged. */
-int record_read(int dir_fd, struct record *out);
+enum record_part {
+    RECORD_ALL,   /* the first line */
+    RECORD_GUEST, /* which guest is asked */
+    RECORD_END,   /* how it ended */
+};
+
+/* Adds a line to `<job>.record` in the directory, made when missing. 0 or -errno. */
+int record_write(int dir_fd, const char *job, const struct record *r, enum record_part part);
+/* Reads it. -ENOENT: there is none, or nothing in it; -EIO: it is damaged. */
+int record_read(int dir_fd, const char *job, struct record *out);
 void record_finish(struct record *r);
 
 #endif

@@ -30,8 +30,13 @@ static char *one_line(const char *what, const char *text, size_t size, int *r, s
         *r = err_set(e, -EINVAL, "%s is one line without a NUL byte", what);
         return NULL;
     }
-    line = strndup(size ? text : "", size);
+    line = malloc(size + 1);
     *r = line ? 0 : err_set(e, -ENOMEM, "out of memory");
+    if (!line)
+        return NULL;
+    if (size) /* text may be none, and has no NUL at its end */
+        memcpy(line, text, size);
+    line[size] = '\0';
     return line;
 }
 

@@ -26,11 +26,11 @@ static const char *const names[SPOOL_STREAMS] = { "out", "err" };
 static int file_fd(struct spool *s, _Atomic int *slot, const char *name)
 {
     int fd = atomic_load(slot), none = -1;
-    char path[sizeof(s->dir) + 8];
+    char path[sizeof(s->job) + 8];
 
     if (fd >= 0)
         return fd;
-    snprintf(path, sizeof(path), "%s/%s", s->dir, name);
+    snprintf(path, sizeof(path), "%s.%s", s->job, name);
     fd = openat(s->top_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
@@ -56,9 +56,9 @@ static uint64_t first_data(struct spool *s, int stream, uint64_t size)
 
 static int stat_file(const struct spool *s, const char *name, struct stat *st)
 {
-    char path[sizeof(s->dir) + 8];
+    char path[sizeof(s->job) + 8];
 
-    snprintf(path, sizeof(path), "%s/%s", s->dir, name);
+    snprintf(path, sizeof(path), "%s.%s", s->job, name);
     return fstatat(s->top_fd, path, st, AT_SYMLINK_NOFOLLOW);
 }
 
@@ -102,12 +102,12 @@ static int load_order(struct spool *s)
     return 0;
 }
 
-int spool_open(struct spool *s, int top_fd, const char *dir)
+int spool_open(struct spool *s, int top_fd, const char *job)
 {
     int r = 0;
 
     *s = (struct spool){ .top_fd = top_fd };
-    snprintf(s->dir, sizeof(s->dir), "%s", dir);
+    snprintf(s->job, sizeof(s->job), "%s", job);
     atomic_init(&s->order_fd, -1);
     atomic_init(&s->last, -1);
     for (int i = 0; i < SPOOL_STREAMS; i++)

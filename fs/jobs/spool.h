@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a job has printed, in files of its own directory:
+/* What a job has printed, in files that begin with its name:
  *
  *   out, err   the two streams; a byte's place in the file is its place in the stream, and what was
  *              given up from the front is a hole
@@ -22,8 +22,8 @@
 #define SPOOL_STREAMS 2
 
 struct spool {
-    int  top_fd;                            /* of the directory that holds the job's; borrowed */
-    char dir[40];                           /* the job's */
+    int  top_fd;                            /* of the directory; borrowed */
+    char job[40];                           /* what the files' names begin with */
     _Atomic int      fd[SPOOL_STREAMS];     /* -1: not opened */
     _Atomic int      order_fd;
     _Atomic uint64_t size[SPOOL_STREAMS];   /* bytes of the stream */
@@ -32,8 +32,8 @@ struct spool {
     _Atomic int      last;                  /* stream written last; -1: none */
 };
 
-/* Takes in what the directory `dir` in `top_fd` has (nothing, for a new job). 0 or -errno. */
-int spool_open(struct spool *s, int top_fd, const char *dir);
+/* Takes in the files `<job>.out` and so on that are there (none, for a new job). 0 or -errno. */
+int spool_open(struct spool *s, int top_fd, const char *job);
 /* Closes the files; they are opened again when somebody reads or appends. Nobody may use them now. */
 void spool_close(struct spool *s);
 

@@ -55,9 +55,7 @@ static int write_down(struct job *j, struct err *e)
     j->rec.asked = g && guest_up(g, &j->rec.instance);
     if (g)
         guest_unref(g);
-    r = job_make_dir(j);
-    if (r == 0)
-        r = job_write_record(j);
+    r = job_write_record(j, RECORD_ALL);
     return r < 0 ? err_sys(e, r, "the job cannot be written down in the state directory") : 0;
 }
 
@@ -279,7 +277,7 @@ static int name_guest(struct job *j, const struct guest *g, struct err *e)
         return err_set(e, -ENOENT, "the sandbox in which it ran is gone");
     j->rec.instance = g->instance;
     j->rec.asked = true;
-    r = job_write_record(j);
+    r = job_write_record(j, RECORD_GUEST);
     return r < 0 ? err_sys(e, r, "the job cannot be written down in the state directory") : 0;
 }
 

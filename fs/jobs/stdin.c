@@ -16,7 +16,8 @@ static int open_file(struct job *j)
     char path[KEY_HEX + 8];
     int fd;
 
-    snprintf(path, sizeof(path), "%s/stdin", j->hex);
+    snprintf(path, sizeof(path), "%s.stdin", j->hex);
+    atomic_store(&j->has_files, true);
     fd = openat(j->jobs->dir_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     return fd < 0 ? -errno : fd;
 }
@@ -228,10 +229,8 @@ static int store(struct job *j, const void *data, size_t size)
 
 int job_stdin_write(struct job *j, const void *data, size_t size)
 {
-    int r = job_make_dir(j);
+    int r = store(j, data, size);
 
-    if (r == 0)
-        r = store(j, data, size);
     if (r == 0)
         job_stdin_pump(j);
     return r;

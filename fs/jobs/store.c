@@ -189,12 +189,17 @@ static struct job *job_named(struct jobs *js, struct place *session, const char 
 {
     struct job *j = job_new(js);
     struct record *r = j ? &j->rec : NULL;
+    struct link_id key;
 
     if (!j)
         return NULL;
+    link_id_random(&key);
+    if (job_set_key(j, &key) < 0) {
+        job_unref(j);
+        return NULL;
+    }
     j->place = session;
     place_ref(session);
-    link_id_random(&j->key);
     r->user = strdup(session->parent->parent->name);
     r->agent = strdup(session->parent->name);
     r->session = strdup(session->name);
@@ -243,10 +248,6 @@ int jobs_make(struct jobs *js, struct place *session, const char *name, struct j
     j = path ? job_named(js, session, name) : NULL;
     if (!j)
         return err_set(e, -ENOMEM, "out of memory");
-    j->number = 0;
-    memcpy(&j->number, j->key.b + 8, sizeof(j->number));
-    for (int i = 0; i < LINK_ID_BYTES; i++)
-        snprintf(j->hex + 2 * i, 3, "%02x", j->key.b[i]);
     r = insert(js, j, path, e);
     if (r < 0)
         job_unref(j);
@@ -267,11 +268,11 @@ static int may_remove_locked(struct job *j, struct err *e)
     return 0;
 }
 
-static void drop_dir(struct job *j)
+static void drop_files(struct job *j)
 {
     job_unstall(j);
-    if (atomic_load(&j->has_dir))
-        jobs_remove_dir(j->jobs, j->hex);
+    if (atomic_load(&j->has_files))
+        jobs_remove_files(j->jobs, j->hex);
     job_give_back(j, spool_kept(&j->spool));
 }
 
@@ -291,7 +292,7 @@ int jobs_remove(struct jobs *js, struct place *session, const char *name, struct
     pthread_mutex_unlock(&js->lock);
     if (r < 0)
         return r;
-    drop_dir(j);
+    drop_files(j);
     job_unref(j);
     return 0;
 }
@@ -363,25 +364,24 @@ void jobs_forget_session(struct jobs *js, struct place *agent, const char *name)
         all = jobs_of_locked(s, true, may_remove_locked);
     pthread_mutex_unlock(&js->lock);
     for (size_t i = 0; all && all[i]; i++) {
-        drop_dir(all[i]);
+        drop_files(all[i]);
         job_unref(all[i]);
     }
 }
 
-/* ── directories ─────────────────────────────────────────────────────────────────────────── */
+/* ── files ───────────────────────────────────────────────────────────────────────────────── */
 
-void jobs_remove_dir(struct jobs *js, const char *hex)
+/* The record first: what is left without one goes at the next start. */
+void jobs_remove_files(struct jobs *js, const char *hex)
 {
-    int fd = openat(js->dir_fd, hex, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    cleanup_dir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    static const char *const kinds[] = { "record", "out", "err", "order", "stdin" };
+    char name[KEY_HEX + 8];
 
-    if (fd >= 0 && !d)
-        close(fd);
-    for (struct dirent *entry; d && (entry = readdir(d));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(d), entry->d_name, 0);
-    if (unlinkat(js->dir_fd, hex, AT_REMOVEDIR) < 0 && errno != ENOENT)
-        log_warning("the directory of a removed job, %s, stays: %s", hex, strerror(errno));
+    for (size_t i = 0; i < array_size(kinds); i++) {
+        snprintf(name, sizeof(name), "%s.%s", hex, kinds[i]);
+        if (unlinkat(js->dir_fd, name, 0) < 0 && errno != ENOENT)
+            log_warning("the file %s of a removed job stays: %s", name, strerror(errno));
+    }
 }
 
 /* ── how long ended ones are kept ────────────────────────────────────────────────────────── */
@@ -438,7 +438,7 @@ static void keep_run(struct task *t)
     js->keep_queued = false;
     pthread_mutex_unlock(&js->lock);
     for (struct job *j; (j = take_due(js));) {
-        drop_dir(j);
+        drop_files(j);
         job_unref(j);
     }
     jobs_task_end(js);

@@ -159,7 +159,7 @@ static int parse(const char *line, struct verb_words *words, const struct verb *
 int job_verb_check(const char *line, struct err *e)
 {
     struct verb_words words;
-    const struct verb *v;
+    const struct verb *v = NULL;
 
     return parse(line, &words, &v, e);
 }
@@ -167,7 +167,7 @@ int job_verb_check(const char *line, struct err *e)
 int job_verb(struct job *j, const char *line, void (*done)(void *arg, int status), void *arg, struct err *e)
 {
     struct verb_words words;
-    const struct verb *v;
+    const struct verb *v = NULL;
     int r = parse(line, &words, &v, e);
     const struct call c = { j, words.word, done, arg };
 

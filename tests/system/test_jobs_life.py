@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import Child, errno_of, put, read, wait_for, write
+from harness import Child, errno_of, put, read, sandboxes_of, wait_for, write
 from jobs import Job, job, output, run
 from sandboxes import processes_with
 
@@ -333,6 +333,8 @@ def test_a_start_that_was_accepted_is_made_exactly_once(mount):
     told = [n for n in names if os.path.exists(f'{s.inner}/jobs/{n}')]
     assert sorted(lines) == sorted(told)
     assert len(told) >= 12
+    # a guest whose daemon died before it could write it down goes by itself
+    wait_for(lambda: len(sandboxes_of(d.top)) <= 1)
 
 
 def test_a_detached_daemon_leaves_the_limits_as_they_were(mount):
