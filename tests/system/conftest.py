@@ -18,6 +18,14 @@ from harness import Daemon, fusectl, processes_of, remove_tree, sandboxes_of
 _number = itertools.count(1)
 
 
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def pytest_configure():
+    signal.signal(signal.SIGTERM, stop)  # so that fixtures clean up
+
+
 def pytest_collection_modifyitems(items):
     if os.geteuid() != 0:
         for item in items:
@@ -39,8 +47,9 @@ class Guard:
         self.proc.stdin.flush()
 
     def end(self):
-        watchdog.not_for_children.clear()
+        self.proc.stdin.write(b'done\n')
         self.proc.stdin.close()
+        watchdog.not_for_children.clear()
         self.proc.wait(60)
 
 

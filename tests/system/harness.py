@@ -20,6 +20,7 @@ import time
 import traceback
 
 import watchdog
+from watchdog import processes_of
 
 BUILD = os.environ.get('WSMFS_BUILD', '')
 WSMFS = os.path.join(BUILD, 'fs/wsmfs')
@@ -79,6 +80,7 @@ class Child:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(self.read_end)
             for fd in watchdog.not_for_children:  # else a child that hangs would keep the watchdog from its end
                 os.close(fd)
@@ -347,20 +349,6 @@ class Events:
 
 # ── the daemon ──────────────────────────────────────────────────────────────────────────────
 
-def processes_of(path):
-    """Daemons that run on directories below `path`."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir('/proc')):
-        try:
-            with open(f'/proc/{pid}/cmdline', 'rb') as f:
-                words = f.read().split(b'\0')
-        except OSError:
-            continue
-        if os.path.basename(words[0]) == b'wsmfs' and any(path.encode() in w for w in words):
-            found.append(int(pid))
-    return found
-
-
 def sandboxes_of(path):
     """Processes in mount namespaces of their own that see files from below `path`: what a daemon's
     sandboxes are, and may outlive it."""
@@ -594,16 +582,26 @@ class Daemon:
             how = [['fusermount3', '-u', self.mnt], ['fusermount3', '-uz', self.mnt]]
         for words in how:
             try:
-                done = subprocess.run(words, timeout=60, capture_output=True, text=True, check=False)
+                said = self._unmount(words)
             except subprocess.TimeoutExpired:
-                problems.append(f'{words} hung')
-                continue
-            if done.returncode == 0:
+                said = 'it hung'
+            if said is None:
                 return words is how[1]
-            time.sleep(0.3)  # RELEASE of what was just closed may be under way
-            problems.append(f'{words}: {done.stderr.strip()}')
+            problems.append(f'{words}: {said}')
         os.kill(self.pid, signal.SIGTERM)
         return False
+
+    @staticmethod
+    def _unmount(words):
+        """What it said, or None. What was just killed may keep the mount busy for a moment."""
+        end = time.monotonic() + 5
+        while True:
+            done = subprocess.run(words, timeout=60, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return None
+            if time.monotonic() > end:
+                return done.stderr.strip()
+            time.sleep(0.1)
 
     def _wait_end(self, problems, lazily):
         try:

@@ -8,6 +8,8 @@ is over, and cleans up when the tests end without a word."""
 
 import os
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +53,32 @@ def abort_all(top, control):
         abort(control, minor)
 
 
+def processes_of(path):
+    """Daemons that run on directories below `path`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open(f'/proc/{pid}/cmdline', 'rb') as f:
+                words = f.read().split(b'\0')
+        except OSError:
+            continue
+        if os.path.basename(words[0]) == b'wsmfs' and any(path.encode() in w for w in words):
+            found.append(int(pid))
+    return found
+
+
+def clear(top, control):
+    """The tests were killed: nothing of them may stay."""
+    abort_all(top, control)
+    for point, _ in mounts_below(top):
+        subprocess.run(['umount', '-l', point], check=False)
+    for pid in processes_of(top + '/'):
+        os.kill(pid, signal.SIGKILL)
+    if control.startswith(top):
+        subprocess.run(['umount', control], check=False)
+    shutil.rmtree(top, ignore_errors=True)
+
+
 def main():
     top, control = sys.argv[1:3]
     deadline = None
@@ -63,15 +91,12 @@ def main():
             continue
         text = os.read(0, 4096)
         if not text:
-            break
-        seconds = text.split()[-1]
-        deadline = None if seconds == b'off' else time.monotonic() + float(seconds)
-    if mounts_below(top):
-        abort_all(top, control)
-        for point, _ in mounts_below(top):
-            subprocess.run(['umount', '-l', point], check=False)
-        if control.startswith(top):
-            subprocess.run(['umount', control], check=False)
+            clear(top, control)
+            return
+        word = text.split()[-1]
+        if word == b'done':
+            return
+        deadline = time.monotonic() + float(word)
 
 
 if __name__ == '__main__':

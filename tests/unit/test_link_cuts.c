@@ -43,7 +43,7 @@ struct cutter {
 
 static atomic_uint cuts;
 static atomic_bool calm; /* no more cuts */
-static uint64_t seed = 42;
+static uint64_t seed = 42, cut_seed = 43; /* the test's, and the dialling thread's */
 
 /* Moves what is there from one end to the other. False: the end. */
 static bool pass(int from, int to, long *budget)
@@ -93,10 +93,10 @@ static void *carry(void *arg)
 /* Short and long lives, so that greetings, answers and output are all hit. */
 static long random_budget(void)
 {
-    uint32_t kind = next_random(&seed) % 4;
+    uint32_t kind = next_random(&cut_seed) % 4;
     uint32_t most = kind == 0 ? 300 : kind == 1 ? 3000 : kind == 2 ? 30000 : 300000;
 
-    return 1 + (long)(next_random(&seed) % most);
+    return 1 + (long)(next_random(&cut_seed) % most);
 }
 
 static int dial_through_cutter(struct host_side *h)
@@ -266,7 +266,7 @@ static void a_thousand_cuts_lose_and_double_nothing(void **state)
         run_round(&h, round++);
     atomic_store(&calm, true);
     run_round(&h, round);
-    assert_false(h.lost);
+    assert_true(link_state(h.link, NULL) != LINK_LOST);
     print_message("%u cuts in %d rounds\n", atomic_load(&cuts), round);
     host_stop(&h);
     sandbox_stop(&box, SIGTERM);

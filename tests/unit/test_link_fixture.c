@@ -129,7 +129,10 @@ int sandbox_dial(const struct sandbox *s)
 static int on_connect(void *arg, struct err *e)
 {
     struct host_side *h = arg;
-    int fd = h->dial ? h->dial(h) : sandbox_dial(h->sandbox);
+    pthread_mutex_lock(&h->lock);
+    struct sandbox *s = h->sandbox;
+    pthread_mutex_unlock(&h->lock);
+    int fd = h->dial ? h->dial(h) : sandbox_dial(s);
 
     return fd >= 0 ? fd : err_sys(e, fd, "dial");
 }
@@ -149,7 +152,7 @@ static void on_down(struct link *l, void *arg, const struct err *e)
     (void)l;
     if (getenv("WSM_TEST_VERBOSE"))
         fprintf(stderr, "down: %s\n", e->text);
-    CHANGE(h, h->downs++; snprintf(h->lost_text, sizeof(h->lost_text), "%s", e->text));
+    CHANGE(h, h->downs++);
 }
 
 static void on_lost(struct link *l, void *arg, const struct err *e)
@@ -191,6 +194,14 @@ void host_start_with(struct host_side *h, struct sandbox *s, uint8_t id, int (*d
 void host_start(struct host_side *h, struct sandbox *s, uint8_t id) { host_start_with(h, s, id, NULL, NULL); }
 
 void host_wait_up(struct host_side *h) { WAIT(h, h->ups > 0); }
+
+void host_move(struct host_side *h, struct sandbox *s) { CHANGE(h, h->sandbox = s); }
+
+const char *host_wait_lost(struct host_side *h)
+{
+    WAIT(h, h->lost);
+    return h->lost_text;
+}
 
 static bool is_closed(struct host_side *h)
 {
@@ -281,7 +292,7 @@ static void on_exited(struct link_job *j, void *arg, const struct link_exit *x)
     struct tjob *t = arg;
 
     (void)j;
-    if (t->exited)
+    if (tjob_has_exited(t))
         abort();
     CHANGE(t, t->exited = true; t->exit = *x; snprintf(t->text, sizeof(t->text), "%s", x->text));
 }
@@ -340,6 +351,30 @@ void tjob_wait_started(struct tjob *t) { WAIT(t, t->started || t->exited); }
 void tjob_wait_exit(struct tjob *t) { WAIT(t, t->exited); }
 void tjob_wait_output(struct tjob *t, int stream, uint64_t n) { WAIT(t, t->total[stream] >= n); }
 
+void tjob_wait_taken(struct tjob *t) { WAIT(t, t->taken); }
+
+uint64_t tjob_total(struct tjob *t, int stream)
+{
+    pthread_mutex_lock(&t->lock);
+    uint64_t n = t->total[stream];
+    pthread_mutex_unlock(&t->lock);
+    return n;
+}
+
+bool tjob_has_exited(struct tjob *t)
+{
+    pthread_mutex_lock(&t->lock);
+    bool exited = t->exited;
+    pthread_mutex_unlock(&t->lock);
+    return exited;
+}
+
+void tjob_let_flow(struct tjob *t, int stream)
+{
+    CHANGE(t, t->hold[stream] = false);
+    link_job_ack(t->job, (enum link_stream)stream, tjob_total(t, stream));
+}
+
 void tjob_forget(struct tjob *t)
 {
     link_job_forget(t->job);
@@ -361,12 +396,20 @@ void tjob_finish(struct tjob *t)
     pthread_cond_destroy(&t->changed);
 }
 
+static unsigned rooms_of(struct tjob *t)
+{
+    pthread_mutex_lock(&t->lock);
+    unsigned n = t->rooms;
+    pthread_mutex_unlock(&t->lock);
+    return n;
+}
+
 bool tjob_feed(struct tjob *t, uint64_t offset, const void *data, size_t len, bool end)
 {
     const char *p = data;
 
     for (;;) {
-        unsigned rooms = __atomic_load_n(&t->rooms, __ATOMIC_SEQ_CST);
+        unsigned rooms = rooms_of(t);
         ssize_t n = link_job_stdin(t->job, offset, p, len, end);
 
         if (n == -EPIPE)

@@ -47,6 +47,10 @@ void host_start_with(struct host_side *h, struct sandbox *s, uint8_t id, int (*d
 /* Lets go of everything; all jobs must have been released. */
 void host_stop(struct host_side *h);
 void host_wait_up(struct host_side *h);
+/* The next connection goes to another guest. */
+void host_move(struct host_side *h, struct sandbox *s);
+/* Waits until the link is lost; why. Valid until host_stop(). */
+const char *host_wait_lost(struct host_side *h);
 
 /* ── jobs ── */
 
@@ -86,6 +90,12 @@ void tjob_wait_started(struct tjob *t);
 void tjob_wait_exit(struct tjob *t);
 /* Until at least `n` bytes of a stream are here. */
 void tjob_wait_output(struct tjob *t, int stream, uint64_t n);
+/* As things are now. */
+uint64_t tjob_total(struct tjob *t, int stream);
+bool tjob_has_exited(struct tjob *t);
+void tjob_wait_taken(struct tjob *t);
+/* Acknowledges what was held back, and from now on at once. */
+void tjob_let_flow(struct tjob *t, int stream);
 void tjob_forget(struct tjob *t);   /* and waits until released */
 void tjob_release(struct tjob *t);
 void tjob_finish(struct tjob *t);   /* memory */

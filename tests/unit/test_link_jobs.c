@@ -429,11 +429,14 @@ static void a_terminal_passes_on_input_its_end_and_interrupts(void **state)
     assert_stream(&t, 0, "go\r\nline\r\nend\r\n");
     done(&t);
 
-    s.script = "stty -echo; echo go; cat";
+    const char *const cat[] = { "cat", NULL };
+    s.script = NULL;
+    s.argv = cat;
     tjob_init(&t, &host, next_key++);
     tjob_spawn(&t, &s);
-    tjob_wait_output(&t, 0, 4);
-    assert_true(tjob_feed(&t, 0, "\003", 1, false));
+    assert_true(tjob_feed(&t, 0, "line\n", 5, false));
+    tjob_wait_output(&t, 0, 12); /* echoed, and read */
+    assert_true(tjob_feed(&t, 5, "\003", 1, false));
     tjob_wait_exit(&t);
     assert_end(&t, LINK_END_SIGNALED, SIGINT);
     done(&t);
