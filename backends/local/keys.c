@@ -98,12 +98,19 @@ static int key_bind(struct local_keys *k, const char *value, struct err *e)
     return r;
 }
 
+/* The core runs it, as a job. */
+static int key_setup(struct local_keys *k, const char *value, struct err *e)
+{
+    (void)k;
+    return *value ? 0 : err_set(e, -EINVAL, "there is no command");
+}
+
 static const struct {
     const char *key;
     int (*take)(struct local_keys *k, const char *value, struct err *e);
 } keys[] = {
     { "env", key_env }, { "env_file", key_env_file }, { "network", key_network }, { "user", key_user },
-    { "bind", key_bind },
+    { "bind", key_bind }, { "setup", key_setup },
 };
 
 static int take(struct local_keys *k, const struct config_pair *p, struct err *e)

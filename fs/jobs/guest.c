@@ -13,7 +13,7 @@
 
 static const struct link_ops ops;
 
-static void guest_ref(struct guest *g) { atomic_fetch_add(&g->refs, 1); }
+void guest_ref(struct guest *g) { atomic_fetch_add(&g->refs, 1); }
 
 void guest_unref(struct guest *g)
 {
@@ -36,6 +36,7 @@ static struct guest *guest_new(struct jobs *js, struct workspace *ws, bool may_s
     g->ws = ws;
     workspace_ref(ws);
     g->may_start = may_start;
+    g->setup = js->setup ? SETUP_WANTED : SETUP_DONE;
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -126,19 +127,22 @@ bool guest_up(struct guest *g, struct link_id *instance)
 
 bool guest_add(struct guest *g, struct job *j)
 {
-    bool up;
+    bool up, set_up;
 
     pthread_mutex_lock(&g->lock);
     if (g->gone || g->stopping) {
         pthread_mutex_unlock(&g->lock);
         return false;
     }
-    up = g->was_up;
+    up = g->was_up && setup_lets_in_locked(g, j);
     job_ref(j);
     list_append(up ? &g->running : &g->waiting, &j->in_guest);
+    set_up = !up && setup_claim_locked(g);
     pthread_mutex_unlock(&g->lock);
     if (up)
         job_spawn_on(j, g);
+    if (set_up)
+        setup_begin(g);
     return true;
 }
 
@@ -155,19 +159,27 @@ void guest_remove(struct guest *g, struct job *j)
         job_unref(j);
 }
 
-/* The next job that waits, with guest.waiting's reference; NULL. */
+/* The next job that waits, with guest.waiting's reference; NULL. `to_running`: that may run now. */
 static struct job *take_waiting(struct guest *g, bool to_running)
 {
     scoped_lock(&g->lock);
-    struct job *j;
 
-    if (list_empty(&g->waiting))
-        return NULL;
-    j = container_of(g->waiting.next, struct job, in_guest);
-    list_remove(&j->in_guest);
-    if (to_running)
-        list_append(&g->running, &j->in_guest);
-    return j;
+    list_for_each(pos, &g->waiting) {
+        struct job *j = container_of(pos, struct job, in_guest);
+        if (to_running && !setup_lets_in_locked(g, j))
+            continue;
+        list_remove(&j->in_guest);
+        if (to_running)
+            list_append(&g->running, &j->in_guest);
+        return j;
+    }
+    return NULL;
+}
+
+void guest_run_waiting(struct guest *g)
+{
+    for (struct job *j; (j = take_waiting(g, true));)
+        job_spawn_on(j, g);
 }
 
 /* ── what the link tells ─────────────────────────────────────────────────────────────────── */
@@ -186,24 +198,27 @@ static int on_connect(void *arg, struct err *e)
 static void on_up(struct link *l, void *arg, const struct link_guest *info)
 {
     struct guest *g = arg;
-    bool first;
+    bool first = !g->was_up, set_up; /* written here alone */
 
     (void)l;
+    if (first)
+        setup_look(g, &info->instance);
     pthread_mutex_lock(&g->lock);
-    first = !g->was_up;
     g->up = g->was_up = true;
     g->instance = info->instance;
+    set_up = first && !list_empty(&g->waiting) && setup_claim_locked(g);
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-    if (first)
-        log_debug("the guest %s answers, process %u of its sandbox", info->program, info->pid);
-    for (struct job *j; first && (j = take_waiting(g, true));)
-        job_spawn_on(j, g);
+    if (!first)
+        return;
+    log_debug("the guest %s answers, process %u of its sandbox", info->program, info->pid);
+    guest_run_waiting(g);
+    if (set_up)
+        setup_begin(g);
 }
 
-/* What has not been asked of anybody may be asked of another guest; what had been is lost with
- * this one. */
-static void fail_waiting(struct guest *g, const struct err *e, bool again)
+/* What had been asked of somebody is lost with this one. */
+void guest_fail_waiting(struct guest *g, const struct err *e, bool again)
 {
     for (struct job *j; (j = take_waiting(g, false)); job_unref(j)) {
         if (j->taken_over)
@@ -237,7 +252,7 @@ static void give_up(struct guest *g, const struct err *e, bool again)
     g->gone = true;
     pthread_mutex_unlock(&g->lock);
     leave_workspace(g);
-    fail_waiting(g, e, again);
+    guest_fail_waiting(g, e, again);
     close_link(g);
 }
 
@@ -260,9 +275,10 @@ static void on_down(struct link *l, void *arg, const struct err *e)
 static void on_lost(struct link *l, void *arg, const struct err *e)
 {
     struct guest *g = arg;
+    struct err why = *e;
 
     (void)l;
-    give_up(g, e, true);
+    give_up(g, &why, !setup_lost(g, &why));
 }
 
 static void on_closed(void *arg)
@@ -371,8 +387,9 @@ void jobs_stop_workspace(struct jobs *js, struct workspace *ws)
     abandon_jobs(g);
     leave_workspace(g);
     close_link(g);
-    fail_waiting(g, &(struct err){ .code = -ECANCELED, .text = "the workspace was closed" }, true);
+    guest_fail_waiting(g, &(struct err){ .code = -ECANCELED, .text = "the workspace was closed" }, true);
     wait_closed(g);
+    setup_forget(g);
     guest_unref(g);
 }
 

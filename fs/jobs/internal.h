@@ -56,6 +56,7 @@ struct jobs {
     struct timers  *timers;
     void          (*sync)(void *arg);
     void           *arg;
+    const char     *setup;     /* the command of [sandbox]; NULL: none. Borrowed from the configuration */
 
     int   dir_fd;              /* <state_dir>/jobs */
     struct pool *connectors;   /* where streams are made: may hang */
@@ -78,6 +79,13 @@ struct jobs {
     bool         keep_queued, room_queued;
 };
 
+/* What `setup` of [sandbox] has done in it. */
+enum guest_setup {
+    SETUP_DONE,   /* or there is none */
+    SETUP_WANTED, /* has not run, or has failed: the next job has it run first */
+    SETUP_RUNS,
+};
+
 struct guest {
     atomic_uint  refs;       /* the workspace's, the link's, each job's, each caller's */
     struct jobs *jobs;
@@ -93,6 +101,8 @@ struct guest {
     bool  gone;              /* lost, failed or ended: no job comes in any more */
     bool  closed;            /* the link's last callback is over */
     struct link_id instance; /* once it was up */
+    enum guest_setup setup;
+    struct link_id   setup_key; /* of the job that sets it up, while it does */
     struct list waiting;     /* jobs that are to be spawned, by job.in_guest */
     struct list running;     /* jobs that were, by job.in_guest */
 };
@@ -150,6 +160,7 @@ struct job {
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
                                   * handed on */
     bool         ending;         /* its end is being made known */
+    atomic_bool  sets_up;        /* it is the `setup` of its sandbox */
     /* Beyond job_output_max: what an ended process may have left in its pipe must be stored before its
      * end is told. UINT64_MAX: all there is. */
     _Atomic uint64_t extra_bytes;
@@ -213,6 +224,8 @@ int job_text_meaning(struct job *j, enum job_text which, struct err *e);
 char *job_own_path(const struct job *j);
 
 /* ── start.c ── */
+/* Starts a NEW job, which has its texts, in this guest and before any other; whatever the limits say. */
+int  job_start_in(struct job *j, struct guest *g, struct err *e);
 /* Enters the job's workspace and hands it to its guest, now or later. */
 void job_enter(struct job *j);
 /* As job_enter() from a thread of the pool, later. */
@@ -225,6 +238,7 @@ void job_spawn_on(struct job *j, struct guest *g);
 /* The guest of a workspace, made when there is none (any more); a reference, or NULL: out of memory.
  * `may_start`: it is started when it does not run. */
 struct guest *guest_get(struct jobs *js, struct workspace *ws, bool may_start);
+void guest_ref(struct guest *g);
 void guest_unref(struct guest *g);
 /* Hands it a job (and a reference to it) to be spawned. False: it takes none any more. */
 bool guest_add(struct guest *g, struct job *j);
@@ -236,6 +250,27 @@ bool guest_up(struct guest *g, struct link_id *instance);
 void guests_release(struct jobs *js);
 /* The guest that a workspace has, referenced; NULL. */
 struct guest *guest_peek(struct jobs *js, struct workspace *ws);
+/* Spawns those that wait and may run now. */
+void guest_run_waiting(struct guest *g);
+/* Those that wait fail with `e`; `again`: are asked of another guest. */
+void guest_fail_waiting(struct guest *g, const struct err *e, bool again);
+
+/* ── setup.c ── */
+/* Reads `setup` of [sandbox]; refuses it where there are no jobs. */
+int  setup_init(struct jobs *js, struct err *e);
+/* Before the guest is up for us: what an earlier life has done in it. Quick reads of local files. */
+void setup_look(struct guest *g, const struct link_id *instance);
+/* guest.lock held: may this job run there now? */
+bool setup_lets_in_locked(const struct guest *g, const struct job *j);
+/* guest.lock held: true for one caller, who then calls setup_begin() without it. */
+bool setup_claim_locked(struct guest *g);
+void setup_begin(struct guest *g);
+/* The job `j`, which sets up a sandbox, has ended. On the pool. */
+void setup_ended(struct job *j);
+/* The guest is lost. True, with a sentence: what sets it up did it, or may have. */
+bool setup_lost(struct guest *g, struct err *e);
+/* The workspace was closed. */
+void setup_forget(struct guest *g);
 
 /* ── output.c ── */
 extern const struct link_job_ops job_link_ops;

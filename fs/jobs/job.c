@@ -251,6 +251,8 @@ static void end_run(struct task *t)
     job_spool_unuse(j);
     count_end(j);
     jobs_keep(j);
+    if (atomic_load(&j->sets_up))
+        setup_ended(j);
     job_unref(j);
     jobs_task_end(js);
 }

@@ -131,6 +131,42 @@ static bool set_guest(struct job *j, struct guest *g)
     return !ending;
 }
 
+/* Writes down that this guest may have been asked, which is what happens next. */
+static int write_down_in(struct job *j, struct guest *g, struct err *e)
+{
+    int r = session_job_begin(j->place, true, &j->ws, e);
+
+    if (r < 0)
+        return r;
+    j->rec.workspace = strdup(workspace_id(j->ws));
+    j->rec.asked = guest_up(g, &j->rec.instance);
+    r = job_write_record(j, RECORD_ALL);
+    return r < 0 ? err_sys(e, r, "the job cannot be written down in the state directory") : 0;
+}
+
+int job_start_in(struct job *j, struct guest *g, struct err *e)
+{
+    struct err lost;
+    int r = claim(j, JOB_CMD, e);
+
+    if (r < 0)
+        return r;
+    count_started(j, 1);
+    r = write_down_in(j, g, e);
+    if (r < 0) {
+        take_back(j);
+        return r;
+    }
+    job_spool_use(j); /* until its end */
+    manager_count(j->jobs->manager, "wsmfs_job_starts_total", 1);
+    guest_ref(g);
+    if (set_guest(j, g) && guest_add(g, j))
+        return 0;
+    err_set(&lost, -EIO, "the sandbox was lost");
+    job_fail(j, LINK_END_LOST, &lost);
+    return 0;
+}
+
 /* The workspace is entered: nobody closes it until the guest has the job. */
 static void hand_over(struct job *j, struct workspace *ws)
 {

@@ -484,8 +484,10 @@ static void host_id(struct jobs *js, struct link_id *id)
 static int init(struct jobs *js, struct err *e)
 {
     struct link_id host;
-    int r = open_dir(js, e);
+    int r = setup_init(js, e);
 
+    if (r == 0)
+        r = open_dir(js, e);
     if (r < 0)
         return r;
     js->connectors = pool_create(CONNECTORS_MAX, CONNECTORS_STACK);

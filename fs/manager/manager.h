@@ -222,6 +222,8 @@ int session_enter_sandbox(struct place *session, struct waiter *w, struct worksp
  * started when it does not run, else -ENXIO. -errno with a sentence. Blocks: on a thread that may
  * take long. Not while the workspace is being provisioned or closed but from hooks.stop_jobs. */
 int workspace_stream(struct workspace *ws, bool start, struct err *e);
+/* A line of `progress`; `text` may come from a sandbox. */
+void workspace_step(struct workspace *ws, const char *step, const char *text);
 /* Where the workspace's files are for a job. */
 void workspace_job_root(struct workspace *ws, char *out, size_t size);
 /* Memory of whoever keeps the guests, guarded by a lock of his; NULL at first. */

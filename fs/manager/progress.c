@@ -35,6 +35,12 @@ void progress_line(struct workspace *ws, const char *step, const char *text, uin
     json_object_put(o);
 }
 
+void workspace_step(struct workspace *ws, const char *step, const char *text)
+{
+    progress_line(ws, step, text, 0, 0);
+    progress_end(ws);
+}
+
 void progress_end(struct workspace *ws)
 {
     struct events *ev;

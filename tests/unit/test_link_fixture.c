@@ -241,12 +241,13 @@ static void on_started(struct link_job *j, void *arg, const struct link_started 
 
 static void keep(struct tjob *t, int stream, const void *data, size_t len)
 {
-    if (t->len[stream] + len > t->size[stream]) {
-        t->size[stream] = (t->len[stream] + len) * 2;
+    if (t->len[stream] + len >= t->size[stream]) { /* a NUL behind it */
+        t->size[stream] = (t->len[stream] + len) * 2 + 1;
         t->data[stream] = realloc(t->data[stream], t->size[stream]);
     }
     memcpy(t->data[stream] + t->len[stream], data, len);
     t->len[stream] += len;
+    t->data[stream][t->len[stream]] = '\0';
 }
 
 static void keep_piece(struct tjob *t, int stream, uint64_t offset, uint64_t at, size_t len)
