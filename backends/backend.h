@@ -32,6 +32,7 @@
 #include "fs/base/err.h"
 
 #define BACKEND_ABI 1
+#define BACKEND_GROUPS_MAX 256
 
 struct config_pair;
 
@@ -61,6 +62,8 @@ struct backend_workspace {
                            * is given to it, those above it are not */
     uint32_t    uid, gid;
     uint32_t    mode;     /* of a directory that is made for the files, e.g. 0700 */
+    uint32_t    groups[BACKEND_GROUPS_MAX]; /* the tenant's further groups */
+    size_t      n_groups;
 };
 
 /* Lets a long provisioning tell what it does and learn that nobody wants it any more. Both may be
@@ -156,6 +159,18 @@ struct backend {
     /* Where the workspace's files are for a job, an absolute path in the sandbox. Any thread, looks at
      * no file. Absent: /workspace. */
     void (*job_root)(void *state, const struct backend_workspace *w, char *out, size_t size);
+
+    /* Whether a process runs in the sandbox besides the guest: what ended jobs have left, for
+     * `busy=processes`. Any thread, also one that serves the mount and beside other callbacks for the
+     * workspace; must not wait for anybody. False when it cannot be told. Absent: that option is refused. */
+    bool (*processes)(void *state, const struct backend_workspace *w);
+
+    /* Whether jobs could run on this machine as `m` says, for --check: really tried. `m` is not complete:
+     * basedir_fd is what there is of the base directory, or -1, and what it says of the instance and the state
+     * directory may be no more than a guess. Makes and keeps nothing.
+     * 0 with a word on what works in `found`, or -errno with a sentence that says how to mend it. Absent:
+     * nothing can be said. */
+    int (*check)(const struct backend_mount *m, char *found, size_t size, struct err *e);
 };
 
 #endif

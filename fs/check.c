@@ -294,6 +294,45 @@ static enum verdict check_backend(struct config *c, struct finding *f)
     return MISSING;
 }
 
+/* What there is of the base directory is on the file system that will hold the workspaces. */
+static int open_existing(const char *path)
+{
+    cleanup_free char *part = existing_part(path);
+
+    return part ? open(part, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+}
+
+/* Where no backend was named, whether the local one would do. */
+static enum verdict check_confinement(struct config *c, struct finding *f)
+{
+    cleanup_free char *state = c->state_dir ? strdup(c->state_dir) : config_default_dir();
+    cleanup_close int base = open_existing(c->basedir);
+    const struct backend_mount mount = {
+        .source = c->source ? c->source : "",
+        .basedir = c->basedir,
+        .basedir_fd = base,
+        .instance = "check",
+        .state_dir = state,
+        .pairs = c->backend ? c->pairs : NULL,
+        .grace_ms = c->grace_s * 1000,
+        .read_only = c->read_only,
+        .mountpoint = c->mountpoint ? c->mountpoint : "",
+        .confine = c->confine,
+    };
+    struct backend b;
+    struct err e = {0};
+
+    if (backend_find(c->backend ? c->backend : "local", &b, &e) < 0 || !b.check) {
+        say(f->found, "the backend does not say");
+        return OK;
+    }
+    if (b.check(&mount, f->found, sizeof(f->found), &e) == 0)
+        return OK;
+    say(f->found, "jobs cannot run here");
+    say(f->mend, "%s", e.text);
+    return MISSING;
+}
+
 /* ── all of them ─────────────────────────────────────────────────────────────────────────── */
 
 static const struct {
@@ -311,12 +350,13 @@ static const struct {
     {"base directory", check_basedir},
     {"state directory", check_state_dir},
     {"mount point", check_mountpoint},
+    {"confinement", check_confinement},
 };
 
 int check_run(struct config *c)
 {
     static const char *const words[] = {[OK] = "ok", [NOTE] = "note", [MISSING] = "missing"};
-    int status = 0;
+    bool mounts = true, runs = true;
 
     for (size_t i = 0; i < array_size(checks); i++) {
         struct finding f = {0};
@@ -324,9 +364,13 @@ int check_run(struct config *c)
         printf("%-8s %-16s %s\n", words[v], checks[i].what, f.found);
         if (v != OK && f.mend[0])
             printf("         %-16s %s\n", "", f.mend);
-        if (v == MISSING)
-            status = 1;
+        if (v == MISSING && checks[i].check == check_confinement)
+            runs = false;
+        else if (v == MISSING)
+            mounts = false;
     }
-    puts(status ? "A mount would not work here yet." : "A mount would work here.");
-    return status;
+    puts(!mounts ? "A mount would not work here yet."
+         : runs  ? "A mount would work here."
+                 : "A mount would work here, but no job would run in it.");
+    return !mounts || !runs;
 }

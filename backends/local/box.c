@@ -236,6 +236,8 @@ static struct sandbox_spec spec_of(const struct boxes *bs, const struct backend_
     s.tenant = w->tenant;
     s.uid = w->uid;
     s.gid = w->gid;
+    s.groups = w->groups;
+    s.n_groups = w->n_groups;
     return s;
 }
 
@@ -250,7 +252,13 @@ static int make_group(struct boxes *bs, struct box *b, struct err *e)
     if (!name)
         return err_set(e, -ENOMEM, "out of memory");
     r = cgroup_create(bs->cgroups, name, &bs->keys->limits, &b->cgroup, e);
-    return r == 0 ? cgroup_kill(b->cgroup, END_MS, e) : r;
+    if (r == 0)
+        r = cgroup_kill(b->cgroup, END_MS, e);
+    if (r < 0)
+        return r;
+    cgroup_destroy(b->cgroup); /* its limits again: the killing allows no process any more */
+    b->cgroup = NULL;
+    return cgroup_create(bs->cgroups, name, &bs->keys->limits, &b->cgroup, e);
 }
 
 /* The workspace's directory and the socket are open; joins the group and starts. */
@@ -334,6 +342,22 @@ int boxes_stream(struct boxes *bs, const struct backend_workspace *w, bool may_s
         return r;
     fd = dial(bs, w->id);
     return fd < 0 ? err_sys(e, fd == -ENXIO ? -EIO : fd, "the sandbox's guest cannot be reached") : fd;
+}
+
+/* ── what runs there ─────────────────────────────────────────────────────────────────────── */
+
+/* By what is on disk, so that it may be asked while somebody else works for the workspace. */
+bool boxes_processes(struct boxes *bs, const struct backend_workspace *w)
+{
+    char text[2048], *lines[MARK_LINES];
+    struct sandbox s = { .pid_fd = -1 };
+    bool found;
+
+    if (read_mark(bs, w->id, text, sizeof(text), lines) < 0 || sandbox_adopt(lines[0], &s) < 0)
+        return false;
+    found = sandbox_has_children(&s);
+    close(s.pid_fd);
+    return found;
 }
 
 /* ── the beginning ───────────────────────────────────────────────────────────────────────── */
@@ -421,17 +445,50 @@ static int open_dir(struct boxes *bs, struct err *e)
     return bs->dir_fd < 0 ? err_sys(e, -errno, "%s cannot be opened", path) : 0;
 }
 
-static int init(struct boxes *bs, struct err *e)
+/* What this machine must have. */
+static int look_around(struct boxes *bs, struct err *e)
 {
-    int r = open_dir(bs, e);
+    int r = 0;
 
     bs->guest = find_guest();
-    if (r == 0 && !bs->guest)
-        r = err_set(e, -ENOMEM, "out of memory");
-    if (r == 0 && wants_group(bs))
+    if (!bs->guest)
+        return err_set(e, -ENOMEM, "out of memory");
+    if (wants_group(bs))
         r = cgroups_create(NULL, NULL, &bs->cgroups, e);
     if (r == 0 && bs->keys->limited)
         r = cgroups_check(bs->cgroups, &bs->keys->limits, e);
+    return r;
+}
+
+static void init(struct boxes *bs, const struct backend_mount *m, const struct local_keys *keys,
+                 const struct shown *shown)
+{
+    *bs = (struct boxes){ .mount = *m, .keys = keys, .shown = shown, .dir_fd = -1 };
+    pthread_mutex_init(&bs->lock, NULL);
+    list_init(&bs->all);
+}
+
+static void finish(struct boxes *bs)
+{
+    while (!list_empty(&bs->all))
+        box_free(bs, container_of(bs->all.next, struct box, links));
+    cgroups_destroy(bs->cgroups);
+    if (bs->dir_fd >= 0)
+        close(bs->dir_fd);
+    free(bs->guest);
+    pthread_mutex_destroy(&bs->lock);
+}
+
+int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, struct err *e)
+{
+    struct boxes bs;
+    int r;
+
+    init(&bs, m, keys, shown);
+    r = look_around(&bs, e);
+    if (r == 0)
+        r = boxes_check(&bs, e);
+    finish(&bs);
     return r;
 }
 
@@ -444,13 +501,10 @@ int boxes_create(const struct backend_mount *m, const struct local_keys *keys, c
     *out = NULL;
     if (!bs)
         return err_set(e, -ENOMEM, "out of memory");
-    bs->mount = *m;
-    bs->keys = keys;
-    bs->shown = shown;
-    bs->dir_fd = -1;
-    pthread_mutex_init(&bs->lock, NULL);
-    list_init(&bs->all);
-    r = init(bs, e);
+    init(bs, m, keys, shown);
+    r = open_dir(bs, e);
+    if (r == 0)
+        r = look_around(bs, e);
     if (r < 0)
         boxes_destroy(bs);
     else
@@ -462,12 +516,6 @@ void boxes_destroy(struct boxes *bs)
 {
     if (!bs)
         return;
-    while (!list_empty(&bs->all))
-        box_free(bs, container_of(bs->all.next, struct box, links));
-    cgroups_destroy(bs->cgroups);
-    if (bs->dir_fd >= 0)
-        close(bs->dir_fd);
-    free(bs->guest);
-    pthread_mutex_destroy(&bs->lock);
+    finish(bs);
     free(bs);
 }

@@ -21,10 +21,15 @@ int boxes_create(const struct backend_mount *m, const struct local_keys *keys, c
 /* Frees all; sandboxes run on. NULL is fine. */
 void boxes_destroy(struct boxes *bs);
 
+/* Tries what boxes_create() and a first job would need, for --check: makes and keeps nothing. */
+int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, struct err *e);
+
 /* The backend's callbacks of these names. */
 int boxes_stream(struct boxes *bs, const struct backend_workspace *w, bool start, struct err *e);
 int boxes_close(struct boxes *bs, const struct backend_workspace *w, struct err *e);
 int boxes_list(struct boxes *bs, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e);
+
+bool boxes_processes(struct boxes *bs, const struct backend_workspace *w);
 
 /* Whether a job could be confined here: tried. 0, or -errno and the sentence that says what to do. */
 int boxes_check(struct boxes *bs, struct err *e);

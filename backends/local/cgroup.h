@@ -75,7 +75,8 @@ int cgroup_join_fds(const struct cgroup *c, int fds[CGROUP_PARTS_MAX], struct er
 int cgroup_add(const struct cgroup *c, pid_t pid, struct err *e);
 
 /* Ends all processes in the group with SIGKILL and waits until none is left, at most `timeout_ms`:
- * -ETIMEDOUT. A group with none: 0. */
+ * -ETIMEDOUT. A group with none: 0. No process can be made in it afterwards, until its limits are set anew
+ * (cgroup_create()). */
 int cgroup_kill(const struct cgroup *c, int timeout_ms, struct err *e);
 
 /* Removes the group, which must hold no process: -EBUSY. One that is gone: 0. */

@@ -29,9 +29,14 @@ struct local {
 
 static int make_table(struct local *l, const struct backend_mount *m, struct err *e)
 {
-    const char *const secrets[] = { m->basedir, m->state_dir, *m->mountpoint ? m->mountpoint : NULL, NULL };
+    const char *const places[] = { m->basedir, m->state_dir, m->mountpoint };
+    const char *secrets[array_size(places) + 1] = { NULL };
+    size_t n = 0;
     cleanup_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
+    for (size_t i = 0; i < array_size(places); i++)
+        if (places[i] && *places[i])
+            secrets[n++] = places[i];
     if (root < 0)
         return err_sys(e, -errno, "/ cannot be opened");
     return shown_create(root, l->keys.binds, l->keys.n_binds, secrets, &l->shown, e);
@@ -93,6 +98,11 @@ static int local_stream(void *state, const struct backend_workspace *w, bool sta
 static int local_close(void *state, const struct backend_workspace *w, struct err *e)
 {
     return boxes_close(((struct local *)state)->boxes, w, e);
+}
+
+static bool local_processes(void *state, const struct backend_workspace *w)
+{
+    return boxes_processes(((struct local *)state)->boxes, w);
 }
 
 static void local_job_root(void *state, const struct backend_workspace *w, char *out, size_t size)
@@ -215,6 +225,31 @@ static int local_list(void *state, void (*found)(const struct backend_found *f, 
     return trash < 0 ? 0 : trash_empty(trash, NULL, e);
 }
 
+/* ── --check ─────────────────────────────────────────────────────────────────────────────── */
+
+static int try_all(struct local *l, const struct backend_mount *m, struct err *e)
+{
+    int r = local_keys_read(m->pairs, &l->keys, e);
+
+    if (r == 0)
+        r = make_table(l, m, e);
+    return r == 0 ? boxes_try(m, &l->keys, l->shown, e) : r;
+}
+
+static int local_check(const struct backend_mount *m, char *found, size_t size, struct err *e)
+{
+    struct local *l = calloc(1, sizeof(*l));
+    int r;
+
+    if (!l)
+        return err_set(e, -ENOMEM, "out of memory");
+    r = try_all(l, m, e);
+    snprintf(found, size, m->confine ? "bubblewrap works: jobs run in a sandbox of their workspace"
+                                     : "off, as was said: jobs are plain processes of this host");
+    free_local(l);
+    return r;
+}
+
 const struct backend local_backend = {
     .abi = BACKEND_ABI,
     .size_bytes = sizeof(struct backend),
@@ -230,4 +265,6 @@ const struct backend local_backend = {
     .job_root = local_job_root,
     .root_look = root_look,
     .root_children = root_children,
+    .processes = local_processes,
+    .check = local_check,
 };

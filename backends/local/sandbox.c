@@ -2,6 +2,7 @@
 /* A sandbox's socket, and a running sandbox: found again, looked at, ended. */
 #include "backends/local/sandbox.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -81,7 +82,7 @@ static bool read_text(const char *path, char *text, size_t size)
     return n > 0;
 }
 
-bool sandbox_read_stat(pid_t pid, pid_t *parent, uint64_t *start_ticks)
+bool sandbox_read_stat(pid_t pid, pid_t *parent, uint64_t *start_ticks, char *state)
 {
     char path[64], text[1024];
 
@@ -90,8 +91,8 @@ bool sandbox_read_stat(pid_t pid, pid_t *parent, uint64_t *start_ticks)
         return false;
     /* The name, in parentheses, may hold anything; field 3 follows it (proc(5)). */
     const char *rest = strrchr(text, ')');
-    return rest && sscanf(rest + 1, "%*s %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %"
-                          SCNu64, parent, start_ticks) == 2;
+    return rest && sscanf(rest + 1, " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %"
+                          SCNu64, state, parent, start_ticks) == 3;
 }
 
 /* Tells one start of the machine from another. */
@@ -114,6 +115,7 @@ int sandbox_adopt(const char *mark, struct sandbox *out)
     char boot[40], marked[40];
     uint64_t ticks, found_ticks;
     pid_t parent;
+    char state;
     int pid;
 
     *out = (struct sandbox){.pid_fd = -1};
@@ -124,7 +126,7 @@ int sandbox_adopt(const char *mark, struct sandbox *out)
         return -ESRCH;
     cleanup_close int fd = pidfd_open(pid, 0);
     /* Read with the descriptor open: then the two are of the same process. */
-    if (fd < 0 || !sandbox_read_stat(pid, &parent, &found_ticks) || found_ticks != ticks)
+    if (fd < 0 || !sandbox_read_stat(pid, &parent, &found_ticks, &state) || found_ticks != ticks)
         return -ESRCH;
     struct sandbox found = {.pid = pid, .pid_fd = fd, .start_ticks = ticks};
     if (!sandbox_alive(&found))
@@ -132,6 +134,26 @@ int sandbox_adopt(const char *mark, struct sandbox *out)
     steal_fd(&fd);
     *out = found;
     return 0;
+}
+
+/* True for a child of `s` that has not ended. */
+static bool is_child(const char *name, const struct sandbox *s)
+{
+    uint64_t ticks;
+    pid_t parent;
+    char state;
+
+    return sandbox_read_stat((pid_t)atoi(name), &parent, &ticks, &state) && parent == s->pid && state != 'Z';
+}
+
+bool sandbox_has_children(const struct sandbox *s)
+{
+    cleanup_dir DIR *d = opendir("/proc");
+
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_child(entry->d_name, s))
+            return true;
+    return false;
 }
 
 /* ── its end ─────────────────────────────────────────────────────────────────────────────── */

@@ -106,6 +106,10 @@ int sandbox_adopt(const char *mark, struct sandbox *out);
 /* False once the guest has ended; then all its confined jobs have ended too. */
 bool sandbox_alive(const struct sandbox *s);
 
+/* Whether any process in it lives besides the guest: all that an ended job leaves become the guest's
+ * children. Reads through /proc. */
+bool sandbox_has_children(const struct sandbox *s);
+
 /* Ends the guest with SIGKILL, and with it every process of a confined sandbox, and waits until the
  * kernel has ended all of them, at most `timeout_ms`: -ETIMEDOUT. Jobs of one that is not confined
  * are left to cgroup_kill(). Closes pid_fd and forgets the sandbox on success. */

@@ -108,7 +108,8 @@ int sandbox_say_refused(int error_fd, struct err *e);
 /* The sentence for a step that failed. */
 int sandbox_say_step(const struct sandbox_failure *f, const struct sandbox_plan *p, struct err *e);
 
-/* Fields 4 and 22 of /proc/PID/stat: the parent, and when the process began. False when it is gone. */
-bool sandbox_read_stat(pid_t pid, pid_t *parent, uint64_t *start_ticks);
+/* Fields 4, 22 and 3 of /proc/PID/stat: the parent, when the process began, its state. False when it is
+ * gone. */
+bool sandbox_read_stat(pid_t pid, pid_t *parent, uint64_t *start_ticks, char *state);
 
 #endif

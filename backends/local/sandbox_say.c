@@ -15,6 +15,8 @@
 #define ALLOW_APPARMOR \
     "AppArmor restricts user namespaces (Ubuntu 24.04 does): give /usr/bin/bwrap a profile with \"userns,\" in " \
     "/etc/apparmor.d, or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+#define RAISE_PROCESSES \
+    "a limit on processes is reached: raise pids of [sandbox], or end processes of that user"
 #define UNMASK_PROC \
     "/proc is masked, as in a container: start it with --security-opt systempaths=unconfined, or --privileged"
 
@@ -23,6 +25,7 @@ static const struct {
     const char *words;
     const char *remedy;
 } remedies[] = {
+    {"Resource temporarily unavailable", RAISE_PROCESSES},
     {"No permissions to create", ALLOW_NAMESPACES},
     {"Creating new namespace failed", ALLOW_NAMESPACES},
     {"setting up uid map", ALLOW_APPARMOR},

@@ -181,10 +181,11 @@ static bool take_pid(pid_t pid, pid_t parent, struct sandbox *out)
 {
     struct sandbox s = {.pid = pid, .pid_fd = pidfd_open(pid, 0)};
     pid_t actual;
+    char state;
 
     if (s.pid_fd < 0)
         return false;
-    if (!sandbox_read_stat(pid, &actual, &s.start_ticks) || (parent > 0 && actual != parent)) {
+    if (!sandbox_read_stat(pid, &actual, &s.start_ticks, &state) || (parent > 0 && actual != parent)) {
         close(s.pid_fd);
         return false;
     }

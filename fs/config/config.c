@@ -339,6 +339,20 @@ bool config_user(struct config *c, const char *name, struct user_config *out)
     return false;
 }
 
+size_t config_user_groups(struct config *c, const char *name, gid_t *groups, size_t max)
+{
+    scoped_lock(&c->lock);
+    for (const struct user_config *u = c->user_list; u; u = u->next) {
+        size_t n = u->n_groups < max ? u->n_groups : max;
+        if (strcmp(u->name, name) != 0)
+            continue;
+        if (n)
+            memcpy(groups, u->groups, n * sizeof(*groups));
+        return n;
+    }
+    return 0;
+}
+
 void config_each_user(struct config *c, void (*fn)(const char *name, void *arg), void *arg)
 {
     scoped_lock(&c->lock);

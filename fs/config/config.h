@@ -19,7 +19,7 @@ enum users_rule { USERS_ANY, USERS_LISTED };
 enum provision_rule { PROVISION_ACCESS, PROVISION_JOBS };
 enum owner_rule { OWNER_AUTO, OWNER_NATIVE, OWNER_TENANT };
 enum symlinks_rule { SYMLINKS_CONTAINED, SYMLINKS_ANCHORED, SYMLINKS_RAW };
-enum busy_bits { BUSY_FILES = 1, BUSY_JOBS = 2 };
+enum busy_bits { BUSY_FILES = 1, BUSY_JOBS = 2, BUSY_PROCESSES = 4 };
 enum tristate { TRI_AUTO, TRI_ON, TRI_OFF };
 
 /* One [user NAME] section. */
@@ -164,6 +164,9 @@ void config_help(FILE *out);
 /* Copies what is configured for `name` into *out (next, name and groups are NULL there); false when
  * nothing is. Any thread. */
 bool config_user(struct config *c, const char *name, struct user_config *out);
+
+/* Copies the configured further groups of `name`, at most `max`; their number. Any thread. */
+size_t config_user_groups(struct config *c, const char *name, gid_t *groups, size_t max);
 
 /* Calls fn for each configured user's name, the lock held. */
 void config_each_user(struct config *c, void (*fn)(const char *name, void *arg), void *arg);

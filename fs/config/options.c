@@ -94,7 +94,8 @@ static char *get_size(const struct config *c, const struct option_spec *o)
     return size_text(*(uint64_t *)field(c, o));
 }
 
-static const char *const busy_words[] = {"files", "jobs", NULL};
+/* Their bits in this order. */
+static const char *const busy_words[] = {"files", "jobs", "processes", NULL};
 
 /* A list of words; "none" for none of them. */
 static int set_busy(struct config *c, const struct option_spec *o, const char *value, struct err *e)
@@ -109,7 +110,7 @@ static int set_busy(struct config *c, const struct option_spec *o, const char *v
     for (char *word = strtok_r(copy, ",+", &rest); word; word = strtok_r(NULL, ",+", &rest)) {
         int i = word_index(busy_words, word);
         if (i < 0 && strcmp(value, "none") != 0)
-            return err_set(e, -EINVAL, "not a list of files and jobs, or none");
+            return err_set(e, -EINVAL, "not a list of files, jobs and processes, or none");
         bits |= i < 0 ? 0u : 1u << i;
     }
     c->busy = bits;
@@ -118,10 +119,15 @@ static int set_busy(struct config *c, const struct option_spec *o, const char *v
 
 static char *get_busy(const struct config *c, const struct option_spec *o)
 {
-    static const char *const lists[] = {"none", "files", "jobs", "files,jobs"};
+    char *text = c->busy ? NULL : strdup("none");
 
     (void)o;
-    return strdup(lists[c->busy & (BUSY_FILES | BUSY_JOBS)]);
+    for (size_t i = 0; busy_words[i]; i++) {
+        cleanup_free char *before = c->busy & 1u << i ? text : NULL;
+        if (c->busy & 1u << i && asprintf(&text, "%s%s%s", before ? before : "", before ? "," : "", busy_words[i]) < 0)
+            return NULL;
+    }
+    return text;
 }
 
 static int set_readers(struct config *c, const struct option_spec *o, const char *value, struct err *e)
@@ -232,8 +238,9 @@ static const struct option_spec table[] = {
     {.name = "max_live", COUNT(max_live), .help = "how many workspaces may be open at once; 0: no limit"},
     {.name = "max_live_per_user", COUNT(max_live_per_user),
      .help = "the same for each user; 0: no limit"},
-    {.name = "busy", .values = "files,jobs", .initial = "files,jobs", .set = set_busy, .get = get_busy, AT(busy),
-     .help = "what keeps a workspace from being closed as idle: open files, running jobs; or none"},
+    {.name = "busy", .values = "files,jobs,processes", .initial = "files,jobs", .set = set_busy, .get = get_busy, AT(busy),
+     .help = "what keeps a workspace from being closed as idle: open files, running jobs, "
+             "processes that jobs left running; or none"},
     {.name = "confine", .values = "on|off", .initial = "on", .set = set_bool, .get = get_bool, AT(confine),
      .help = "run jobs in a sandbox of their workspace (local); off: as plain processes of this host"},
     {.name = "max_jobs", COUNT(max_jobs), .help = "how many jobs may run at once; 0: no limit"},

@@ -12,7 +12,7 @@
 
 #define NAME_MAX_BYTES 255
 #define ID_MAX 0xfffffffeu /* the highest means "no change" to chown(2) */
-#define GROUPS_MAX 65536   /* NGROUPS_MAX, limits.h */
+#define GROUPS_MAX 256     /* what backends and guests take (BACKEND_GROUPS_MAX) */
 /* What getgr*_r may need: groups with thousands of members are no rarity. */
 #define LOOKUP_BYTES (1 << 20)
 

@@ -35,7 +35,7 @@ struct census {
 static bool may_go(struct workspace *ws)
 {
     return workspace_state(ws) == WS_READY && !workspace_busy(ws) && !workspace_inside(ws) &&
-           !atomic_load(&ws->pinned);
+           !atomic_load(&ws->pinned) && !workspace_left_running(ws);
 }
 
 static void count_locked(struct manager *m, const struct scope *s, struct census *c)
@@ -128,7 +128,7 @@ static bool make_room(struct attempt *a, struct workspace *victim)
         .if_idle = true,
         .idle_since_ns = INT64_MAX,
     };
-    int r = workspace_close(victim, &req, NULL, NULL);
+    int r = workspace_look_running(victim) ? -EAGAIN : workspace_close(victim, &req, NULL, NULL);
 
     /* It was used in this moment, or has gone already: look again, unless somebody else has taken
      * us out of the queue to try. */

@@ -230,6 +230,7 @@ struct workspace {
     atomic_bool     pinned;
     _Atomic int64_t ttl_s; /* -1: the configured one */
     _Atomic int64_t created_ms;
+    _Atomic int64_t running_ns; /* when something was seen to run there; 0: nothing was */
     atomic_bool     row_queued; /* a REGISTRY_WORKSPACE is queued and has not begun */
 
     pthread_mutex_t  lock; /* guards what follows and changes of state; see the order above */
@@ -291,6 +292,10 @@ void workspace_back_off_locked(struct workspace *ws, const struct err *e);
 void workspace_say_failed(struct workspace *ws, const struct err *e);
 /* By what `busy` says: it is never evicted then. */
 bool workspace_busy(struct workspace *ws);
+/* Whether `busy` counts what jobs left running, and there is something. Asks the backend: no lock may be
+ * held. What it found is believed by workspace_left_running() for a moment. */
+bool workspace_look_running(struct workspace *ws);
+bool workspace_left_running(const struct workspace *ws);
 enum workspace_state workspace_state(struct workspace *ws);
 /* How many are inside now. */
 unsigned workspace_inside(struct workspace *ws);

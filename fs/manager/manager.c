@@ -80,6 +80,8 @@ static int init_backend(struct manager *m, struct err *e)
         .confine = m->config->confine,
     };
 
+    if (m->config->busy & BUSY_PROCESSES && !m->backend->processes)
+        return err_set(e, -EINVAL, "busy=processes: the backend %s cannot tell what jobs left running", m->backend->name);
     return m->backend->init ? m->backend->init(&mount, &m->backend_state, e) : 0;
 }
 

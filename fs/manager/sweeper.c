@@ -100,10 +100,24 @@ static enum due due_locked(struct workspace *ws)
     return ws->probing ? DUE_EVICT : probe_locked(ws);
 }
 
+/* What runs there is in use: looked at again a ttl later. */
+static void hold(struct workspace *ws)
+{
+    scoped_lock(&ws->lock);
+
+    ws->probing = false;
+    if (open_locked(ws))
+        arm_at_locked(ws, clock_ns() + workspace_ttl_s(ws) * NS_PER_S);
+}
+
 static void evict(struct workspace *ws)
 {
     struct close_request req = { .why = CLOSE_EVICTED, .if_idle = true };
 
+    if (!ws->leftover && workspace_look_running(ws)) {
+        hold(ws);
+        return;
+    }
     pthread_mutex_lock(&ws->lock);
     req.idle_since_ns = ws->leftover ? INT64_MAX : ws->probed_access_ns;
     pthread_mutex_unlock(&ws->lock);

@@ -255,6 +255,30 @@ bool workspace_busy(struct workspace *ws)
            ((busy & BUSY_JOBS) && atomic_load(&ws->running_jobs) > 0);
 }
 
+#define RUNNING_BELIEVED_NS (1 * NS_PER_S)
+
+bool workspace_look_running(struct workspace *ws)
+{
+    struct manager *m = ws->manager;
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    bool running;
+
+    if (!(m->config->busy & BUSY_PROCESSES) || !m->backend->processes)
+        return false;
+    workspace_describe(ws, &w, dir);
+    running = m->backend->processes(m->backend_state, &w);
+    atomic_store(&ws->running_ns, running ? clock_ns() : 0);
+    return running;
+}
+
+bool workspace_left_running(const struct workspace *ws)
+{
+    int64_t seen_ns = atomic_load(&ws->running_ns);
+
+    return seen_ns && clock_ns() - seen_ns < RUNNING_BELIEVED_NS;
+}
+
 /* ── facts ───────────────────────────────────────────────────────────────────────────────── */
 
 const char *workspace_state_name(enum workspace_state s)
@@ -354,6 +378,7 @@ void workspace_describe(struct workspace *ws, struct backend_workspace *out, cha
     if (out->tenant) {
         out->uid = uid;
         out->gid = gid;
+        out->n_groups = config_user_groups(ws->manager->config, ws->user, out->groups, BACKEND_GROUPS_MAX);
     }
 }
 

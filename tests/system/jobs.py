@@ -5,8 +5,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
+import stat
 
-from harness import Child, put, read, wait_for, write
+import pytest
+
+from harness import BOB_UID, BUILD, Child, put, read, wait_for, write
 
 
 class Job:
@@ -76,6 +80,28 @@ def output(session, cmd, name='j', **settings):
     code, out, err = run(session, cmd, name, **settings)
     assert code == '0', (code, out, err)
     return out
+
+
+@contextlib.contextmanager
+def ordinary(mount, config='', uid=BOB_UID):
+    """A daemon of a user that is not root, not started; stop it before the end."""
+    fusermount = shutil.which('fusermount3')
+    if not fusermount or not os.stat(fusermount).st_mode & stat.S_ISUID:
+        pytest.skip('fusermount3 is not here, or not setuid')
+    d = mount.prepare(config=config)
+    d.uid = d.gid = uid
+    for part in ('fs/wsmfs', 'backends/guest/wsm-guest'):  # the build may lie where that user cannot pass
+        os.makedirs(os.path.dirname(f'{d.top}/build/{part}'), exist_ok=True)
+        shutil.copy(f'{BUILD}/{part}', f'{d.top}/build/{part}')
+    d.program = f'{d.top}/build/fs/wsmfs'
+    for path in (d.top, d.mnt):
+        os.chown(path, uid, uid)
+    mode = stat.S_IMODE(os.stat('/dev/fuse').st_mode)
+    os.chmod('/dev/fuse', 0o666)
+    try:
+        yield d
+    finally:
+        os.chmod('/dev/fuse', mode)
 
 
 @contextlib.contextmanager

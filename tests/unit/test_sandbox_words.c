@@ -175,9 +175,10 @@ static void a_mark_finds_the_same_process(void **state)
     struct sandbox s = {.pid = getpid()}, found;
     char mark[SANDBOX_MARK_SIZE];
     pid_t parent;
+    char run_state;
 
     (void)state;
-    assert_true(sandbox_read_stat(s.pid, &parent, &s.start_ticks));
+    assert_true(sandbox_read_stat(s.pid, &parent, &s.start_ticks, &run_state));
     assert_int_equal(parent, getppid());
     sandbox_mark(&s, mark);
     assert_null(strpbrk(mark, " \n\t"));
