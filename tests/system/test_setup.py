@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 
@@ -133,8 +134,7 @@ def test_it_is_run_once_whatever_becomes_of_the_daemon(mount, how):
     if how == 'kill':
         d.kill()
     else:
-        d.ctl('detach')
-        d.proc.wait(60)
+        d.stop(expect_exit=75, by=signal.SIGUSR1)
     d.start()
     write(s / 'go', '')
     assert (j.exit(), j.text('stdout')) == ('0', 'here\n')
