@@ -65,6 +65,28 @@ void config_destroy(struct config *c)
     free(c);
 }
 
+int config_pair_set(struct config *c, const char *section, const char *key, const char *value, int line, struct err *e)
+{
+    struct config_pair **at = &c->pairs, *p;
+
+    while (*at && (strcmp((*at)->section, section) != 0 || strcmp((*at)->key, key) != 0))
+        at = &(*at)->next;
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return err_set(e, -ENOMEM, "out of memory");
+    p->line = line;
+    p->section = strdup(section);
+    p->key = strdup(key);
+    p->value = strdup(value);
+    if (*at) {
+        p->next = (*at)->next;
+        (*at)->next = NULL;
+        pairs_free(*at);
+    }
+    *at = p;
+    return p->section && p->key && p->value ? 0 : err_set(e, -ENOMEM, "out of memory");
+}
+
 /* ── the source ──────────────────────────────────────────────────────────────────────────── */
 
 static int check_backend_word(const char *source, const char *word, bool colon, struct err *e)

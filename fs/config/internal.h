@@ -46,6 +46,11 @@ void mount_words_suggest(struct suggestion *s);
 int config_words_append(struct config_word **list, const char *name, const char *value);
 void config_words_free(struct config_word *w);
 
+/* ── config.c ────────────────────────────────────────────────────────────────────────────── */
+
+/* Sets a pair for the backend, in place of one of that section and key. Copies the texts. -ENOMEM. */
+int config_pair_set(struct config *c, const char *section, const char *key, const char *value, int line, struct err *e);
+
 /* ── words.c: one setting from any origin ────────────────────────────────────────────────── */
 
 enum origin { FROM_COMMAND, FROM_FILE };

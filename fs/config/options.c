@@ -182,6 +182,27 @@ static char *get_text(const struct config *c, const struct option_spec *o)
     return text ? strdup(text) : NULL;
 }
 
+/* A key of [sandbox], which the backend judges. */
+static int set_sandbox(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    return config_pair_set(c, "sandbox", o->name, value, 0, e);
+}
+
+static int set_sandbox_path(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    cleanup_free char *path = *value ? path_absolute(value) : strdup(value);
+
+    return path ? set_sandbox(c, o, path, e) : err_set(e, -ENOMEM, "out of memory");
+}
+
+/* They are told as that section. */
+static char *get_sandbox(const struct config *c, const struct option_spec *o)
+{
+    (void)c;
+    (void)o;
+    return NULL;
+}
+
 #define WORDS(...) (const char *const[]){__VA_ARGS__, NULL}
 #define AT(member) .offset = offsetof(struct config, member)
 #define FLAG(member) .values = "yes|no", .initial = "no", .set = set_bool, .get = get_bool, AT(member)
@@ -190,6 +211,7 @@ static char *get_text(const struct config *c, const struct option_spec *o)
 #define DURATION(member) .values = "DURATION", .set = set_duration, .get = get_duration, AT(member)
 #define COUNT(member) .values = "NUMBER", .initial = "0", .set = set_count, .get = get_count, AT(member)
 #define SIZE(member) .values = "SIZE", .set = set_size, .get = get_size, AT(member)
+#define SANDBOX(shown) .values = shown, .set = set_sandbox, .get = get_sandbox, AT(pairs)
 #define PATH(member, shown) .values = shown, .set = set_path, .get = get_text, AT(member)
 
 /* The words of an enumeration stand in the order of its constants. */
@@ -243,6 +265,16 @@ static const struct option_spec table[] = {
              "processes that jobs left running; or none"},
     {.name = "confine", .values = "on|off", .initial = "on", .set = set_bool, .get = get_bool, AT(confine),
      .help = "run jobs in a sandbox of their workspace (local); off: as plain processes of this host"},
+    {.name = "memory", SANDBOX("SIZE"), .help = "the most memory that a workspace's jobs take together, such as 2G"},
+    {.name = "cpus", SANDBOX("NUMBER"), .help = "the processors whose time they take together, such as 1.5"},
+    {.name = "pids", SANDBOX("NUMBER"), .help = "how many processes and threads they have together"},
+    {.name = "network", SANDBOX("none|host"),
+     .help = "whether jobs reach the host's network, its loopback and abstract sockets included"},
+    {.name = "env", SANDBOX("VARIABLES"), .help = "K=V separated by blanks, for every job's environment"},
+    {.name = "env_file", .values = "FILE", .set = set_sandbox_path, .get = get_sandbox, AT(pairs),
+     .help = "the same, from a file with one a line"},
+    {.name = "bind", SANDBOX("PATHS"), .help = "paths of this host that jobs see: FROM[:TO][:ro|:rw], separated by blanks"},
+    {.name = "setup", SANDBOX("COMMAND"), .help = "a command that runs once in each new sandbox, before its first job"},
     {.name = "max_jobs", COUNT(max_jobs), .help = "how many jobs may run at once; 0: no limit"},
     {.name = "max_jobs_per_workspace", COUNT(max_jobs_per_workspace),
      .help = "the same for each workspace; 0: no limit"},

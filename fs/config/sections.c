@@ -72,21 +72,9 @@ static int begin_backend(struct reading *r, const struct ini_item *i, struct err
 
 static int add_pair(struct reading *r, const struct ini_item *i, struct err *e)
 {
-    struct config_pair *p, **end = &r->c->pairs;
-
     if (!i->value)
         return err_set(e, -EINVAL, "%s: needs a value", i->key);
-    p = calloc(1, sizeof(*p));
-    if (!p)
-        return err_set(e, -ENOMEM, "out of memory");
-    while (*end)
-        end = &(*end)->next;
-    *end = p;
-    p->line = i->line;
-    p->section = strdup(i->section);
-    p->key = strdup(i->key);
-    p->value = strdup(i->value);
-    return p->section && p->key && p->value ? 0 : err_set(e, -ENOMEM, "out of memory");
+    return config_pair_set(r->c, i->section, i->key, i->value, i->line, e);
 }
 
 /* Another backend's section waits for the day it is this mount's. */

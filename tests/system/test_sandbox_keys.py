@@ -356,3 +356,20 @@ def test_an_ordinary_users_jobs_are_theirs(mount):
 
         assert as_bob(use) == f'0\n{BOB_UID}\n{BOB_UID}\n0\n'
         d.stop()
+
+
+# ── as options ──────────────────────────────────────────────────────────────────────────────
+
+def test_the_keys_are_options_too_and_those_win_over_the_file(mount, workdir):
+    write(f'{workdir}/env', 'FROM_FILE=yes\n')
+    d = mount(config=sandbox(env='ONE=file', network='host', setup='touch /tmp/wrong'), env='ONE=option TWO=2',
+              network='none', setup='touch /tmp/right', env_file=f'{workdir}/env')
+    s = d.session().use()
+    assert output(s, 'echo $ONE $TWO $FROM_FILE; ls /tmp; tail -n +3 /proc/net/dev | wc -l') == 'option 2 yes\nright\n1\n'
+    config = read(f'{d.mnt}/.wsm/config')
+    assert config.count('setup = ') == 1 and '[sandbox]' in config.split('setup = ')[0]
+
+
+def test_a_limit_may_be_an_option(mount):
+    code, text = mount_fails(mount.prepare(memory='little'))
+    assert code != 0 and 'memory' in text
