@@ -12,7 +12,6 @@ import pytest
 
 from harness import Child, in_child, read, sandboxes_of, wait_for, write
 from jobs import Job, job, opened
-from sandboxes import processes_with
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -87,8 +86,7 @@ def test_gigabytes_are_read_slowly_at_constant_memory_on_both_sides(mount, size,
     d = mount()
     s = d.session()
     j = job(s).start(f'head -c {size} /dev/zero | tr "\\0" x')
-    guest = wait_for(lambda: processes_with('wsm-guest\0serve') and sandboxes_of(d.top))
-    guest = [pid for pid in guest if read(f'/proc/{pid}/comm') == 'wsm-guest\n']
+    guest = wait_for(lambda: [pid for pid in sandboxes_of(d.top) if read(f'/proc/{pid}/comm') == 'wsm-guest\n'])
     most = in_child(lambda: read_slowly(j, size, bytes_s, [d.pid, *guest]), 500)
     assert j.exit() == '0' and len(guest) == 1
     if os.environ.get('WSMFS_SANITIZER', 'none') == 'none':
