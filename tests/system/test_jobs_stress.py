@@ -2,6 +2,7 @@
 """Jobs in numbers, and daemons that die while they run."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -64,6 +65,15 @@ def memory_kib(pid):
     return next(int(line.split()[1]) for line in read(f'/proc/{pid}/status').splitlines() if line.startswith('VmRSS'))
 
 
+def guests_of(d):
+    found = []
+    for pid in sandboxes_of(d.top):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if read(f'/proc/{pid}/comm') == 'wsm-guest\n':
+                found.append(pid)
+    return found
+
+
 def read_slowly(j, size, bytes_s, watched):
     """Reads the whole of `stdout` at that rate; the most memory that each of the processes had, in KiB."""
     most = dict.fromkeys(watched, 0)
@@ -86,7 +96,7 @@ def test_gigabytes_are_read_slowly_at_constant_memory_on_both_sides(mount, size,
     d = mount()
     s = d.session()
     j = job(s).start(f'head -c {size} /dev/zero | tr "\\0" x')
-    guest = wait_for(lambda: [pid for pid in sandboxes_of(d.top) if read(f'/proc/{pid}/comm') == 'wsm-guest\n'])
+    guest = wait_for(lambda: guests_of(d))
     most = in_child(lambda: read_slowly(j, size, bytes_s, [d.pid, *guest]), 500)
     assert j.exit() == '0' and len(guest) == 1
     if os.environ.get('WSMFS_SANITIZER', 'none') == 'none':

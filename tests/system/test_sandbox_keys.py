@@ -195,6 +195,7 @@ def test_more_groups_than_a_sandbox_takes_are_refused(mount):
 LEAVE = '(setsid sh -c "until test -e stop; do sleep 0.1; done; : 1000071" > /dev/null 2>&1 &)'
 
 
+@pytest.mark.concurrency
 def test_what_a_job_left_running_keeps_its_workspace_where_that_is_said(mount):
     d = mount(ttl='1', busy='files,jobs,processes')
     s, idle = d.session('alice/coder/s1').use(), d.session('bob/coder/s1').use()

@@ -42,6 +42,7 @@ def test_looking_at_files_does_not_run_it(mount):
     assert os.listdir(s.path) == ['file']
 
 
+@pytest.mark.concurrency
 def test_many_first_jobs_at_once_run_it_once_and_wait_for_it(mount):
     s = mount(config=counting('sleep 0.5')).session().use()
     many = [job(s, f'j{i}').start('ls /tmp/prepared') for i in range(20)]
@@ -103,6 +104,7 @@ def test_it_can_be_followed_and_killed_like_any_job(mount):
     assert j.exit() == "error the sandbox's setup was ended by signal 15: waiting"
 
 
+@pytest.mark.concurrency
 def test_a_close_ends_it_and_the_job_runs_in_the_next_sandbox(mount):
     s = mount(config=counting('test -e /workspace/quick || sleep 1000'), grace='1s').session().use()
     j = job(s).start('echo here')
@@ -125,6 +127,7 @@ def test_no_limit_on_jobs_keeps_it_from_running(mount):
     assert run(s, 'true')[0] == '0'
 
 
+@pytest.mark.concurrency
 @pytest.mark.parametrize('how', ['kill', 'detach'])
 def test_it_is_run_once_whatever_becomes_of_the_daemon(mount, how):
     d = mount(config=counting('while ! test -e /workspace/go; do sleep 0.05; done'))
