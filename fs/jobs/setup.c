@@ -44,15 +44,17 @@ static void mark_name(const struct guest *g, const char *behind, char name[MARK_
     snprintf(name, MARK_NAME, "%s.setup%s", workspace_id(g->ws), behind);
 }
 
-/* `word`: what is said of this guest. */
-static int mark_write(const struct guest *g, const struct link_id *instance, const char *word)
+/* `word`: what is said of this guest, which is up. */
+static int mark_write(struct guest *g, const char *word)
 {
+    struct link_id instance;
     char name[MARK_NAME], new_name[MARK_NAME], hex[KEY_HEX], text[MARK_BYTES + 1];
     int n, dir = g->jobs->dir_fd;
 
     mark_name(g, "", name);
     mark_name(g, ".new", new_name);
-    hex_of(instance, hex);
+    guest_up(g, &instance);
+    hex_of(&instance, hex);
     n = snprintf(text, sizeof(text), "%s %s\n", hex, word);
     cleanup_close int fd = openat(dir, new_name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -231,7 +233,7 @@ static int start_job(struct guest *g, struct job *j, struct err *e)
 
     if (r < 0)
         return r;
-    r = mark_write(g, &g->instance, j->hex);
+    r = mark_write(g, j->hex);
     if (r < 0)
         return err_sys(e, r, "the sandbox's setup cannot be written down in the state directory");
     atomic_store(&j->sets_up, true);
@@ -337,7 +339,7 @@ static void end_good(struct guest *g, struct job *j)
 {
     struct job *named;
 
-    if (mark_write(g, &g->instance, WORD_DONE) < 0)
+    if (mark_write(g, WORD_DONE) < 0)
         log_warning("the setup of a sandbox cannot be written down: it may run again after a restart");
     workspace_step(g->ws, "setup", "done");
     if (settle(g, SETUP_DONE))

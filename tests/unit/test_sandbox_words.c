@@ -39,6 +39,8 @@ static const struct {
     {"bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user "
      "namespaces.\nSee <https://deb.li/bubblewrap>\n", "user namespaces"},
     {"bwrap: setting up uid map: Permission denied\n", "AppArmor"},
+    {"bwrap: Creating new namespace failed: Resource temporarily unavailable\n", "limit on processes"},
+    {"bwrap: setting up uid map: Permission denied\n", "AppArmor"},
     {"bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted\n", "AppArmor"},
     {"bwrap: Can't mount proc on /newroot/proc: Operation not permitted\n", "systempaths=unconfined"},
     {"bwrap: pivot_root: Operation not permitted\n", "ramfs"},
