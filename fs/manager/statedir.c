@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define LOCK_TEXT_MAX  8192
 #define LOOK_AGAIN_NS  50000000
 #define UNSAID_WAIT_MS 3000  /* for the other to write who it is */
+#define DEAD_WAIT_MS   10000 /* for the last of what it had forked */
 #define CLOSING_MORE_S 30    /* beyond its shutdown_timeout */
 
 /* What the lock file says about who holds it. */
@@ -79,11 +81,19 @@ static int busy(const struct statedir *s, const struct holder *h, bool known, st
                    h->mountpoint, h->pid, s->path);
 }
 
+/* A process that was killed while it started a sandbox: what it had forked has the lock until its exec. */
+static bool has_died(const struct holder *h)
+{
+    return h->pid > 0 && kill((pid_t)h->pid, 0) < 0 && errno == ESRCH;
+}
+
 /* How long a holder of this kind is waited for. */
 static int64_t patience_ms(const struct holder *h, bool known)
 {
     if (!known)
         return UNSAID_WAIT_MS;
+    if (has_died(h))
+        return DEAD_WAIT_MS;
     return h->closing ? (h->shutdown_timeout_s + CLOSING_MORE_S) * INT64_C(1000) : 0;
 }
 
@@ -100,9 +110,9 @@ static int take_lock(struct statedir *s, struct err *e)
         bool known = read_holder(s->lock_fd, &h);
         if (wall_ms() - start_ms >= patience_ms(&h, known))
             return busy(s, &h, known, e);
-        if (known && !said)
+        if (known && h.closing && !said)
             log_info("waiting for process %ld, which is still closing %s", h.pid, h.mountpoint);
-        said = said || known;
+        said = said || (known && h.closing);
         nanosleep(&pause, NULL);
     }
     return 0;

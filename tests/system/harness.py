@@ -62,25 +62,30 @@ def wait_for(condition, timeout=60, what=None):
 class Child:
     """A forked process that runs a function. It may hang in the mount without harm to the tests."""
 
+    SIGNALS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM)
+
     def __init__(self, function, uid=None, gid=None, groups=()):
         self.read_end, write_end = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        # A signal to the child that comes early must not be taken as one to the tests.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self.SIGNALS)
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(function, write_end, uid, gid, groups)
+            self._run(function, write_end, uid, gid, groups, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(write_end)
         self.buffer = b''
         self.reaped = False
         self.answer = None
 
-    def _run(self, function, write_end, uid, gid, groups):
+    def _run(self, function, write_end, uid, gid, groups, mask):
         code = 0
         try:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in self.SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(self.read_end)
             for fd in watchdog.not_for_children:  # else a child that hangs would keep the watchdog from its end
                 os.close(fd)

@@ -2,6 +2,7 @@
 """Starting, ending, crashing, upgrading."""
 
 import datetime
+import fcntl
 import os
 import random
 import signal
@@ -369,6 +370,24 @@ def test_a_start_waits_for_an_instance_that_is_still_closing(mount):
     remote.start()
     assert first.wait(30) == 0
     assert os.listdir(s.path) == []
+
+
+def test_a_start_waits_for_what_a_killed_daemon_had_just_forked(mount):
+    """Between fork and exec a process has the lock of the state directory, which it got from the daemon."""
+    d = mount()
+    d.kill()
+    lock = f'{d.top}/state/lock'
+    with open(lock, 'rb') as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        d.start(wait=False)
+
+        def has_looked():
+            fds = f'/proc/{d.pid}/fd'
+            return d.proc.poll() is not None or any(os.readlink(f'{fds}/{n}') == lock for n in os.listdir(fds))
+        wait_for(has_looked)
+        with pytest.raises(subprocess.TimeoutExpired):
+            d.proc.wait(0.5)
+    d.wait_mounted()
 
 
 # ── reload ──────────────────────────────────────────────────────────────────────────────────
