@@ -29,6 +29,16 @@ static void lock_dirs(struct hdir *a, struct hdir *b)
     pthread_mutex_lock(a < b ? &b->change : &a->change);
 }
 
+/* Lookups that see the directories change look again (host_entry). */
+static void count_change(struct change *ch)
+{
+    hinodes_lock(ch->fs);
+    for (int i = 0; i < 2; i++)
+        if (ch->side[i].dir && (i == 0 || ch->side[1].dir != ch->side[0].dir))
+            ch->side[i].dir->changes++;
+    hinodes_unlock(ch->fs);
+}
+
 static void unlock_dirs(struct hdir *a, struct hdir *b)
 {
     pthread_mutex_unlock(&a->change);
@@ -52,6 +62,7 @@ int change_begin(struct change *ch, struct call *c, struct dir_node *d1, struct 
         }
     }
     lock_dirs(ch->side[0].dir, ch->side[1].dir);
+    count_change(ch);
     return 0;
 }
 
@@ -59,10 +70,13 @@ int change_begin(struct change *ch, struct call *c, struct dir_node *d1, struct 
 void change_end(struct change *ch, int r)
 {
     struct fs *fs = ch->fs;
+    count_change(ch);
     unlock_dirs(ch->side[0].dir, ch->side[1].dir);
     for (int i = 0; i < 2; i++) {
         if (ch->side[i].dir)
             hfd_put(fs, &ch->side[i].fd);
+        if (ch->side[i].h)
+            hfd_put(fs, &ch->side[i].held);
         hinodes_lock(fs);
         if (r == 0 && ch->side[i].dir)
             notices_name(&ch->notices, ch->side[i].dir, ch->side[i].via, ch->side[i].name);
@@ -72,8 +86,6 @@ void change_end(struct change *ch, int r)
             hinode_unref(fs, ch->side[i].h);
         }
         hinodes_unlock(fs);
-        if (ch->side[i].pin_fd > 0)
-            close(ch->side[i].pin_fd);
     }
     if (r < 0) {
         ch->answer.kind = ANSWER_ERR;
@@ -90,6 +102,7 @@ int change_made(struct change *ch)
     struct side *s = &ch->side[0];
     struct statx st;
     struct look l = look_begin(ch->fs, s->dir);
+    l.exclusive = true;
     int r = host_statx(s->fd.fd, s->name, &st);
     if (r < 0)
         return r == -ENOENT ? -ESTALE : r; /* somebody behind the mount was faster */
@@ -166,21 +179,23 @@ void host_dir_symlink(struct fs *fs, fuse_req_t req, struct node *n, const char 
 
 /* ── removing ────────────────────────────────────────────────────────────────────────────── */
 
-/* Finds out whose name is about to go and opens it, so that the kernel's references still work
- * when the last name has gone. */
+/* Finds out whose name is about to change and holds it, so that the kernel's references work while
+ * it does, and when the last name has gone. */
 static int prepare_victim(struct change *ch, struct side *s)
 {
     struct fs *fs = ch->fs;
-    int r = host_statx(s->fd.fd, s->name, &s->st);
+    cleanup_close int fd = openat(s->fd.fd, s->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int r = fd < 0 ? -errno : host_statx(fd, "", &s->st);
     if (r < 0)
         return r;
     hinodes_lock(fs);
     s->h = hinode_known(fs, s->dir->h.hd, &s->st);
-    if (s->h)
+    if (s->h) {
         hinode_ref(s->h);
+        if (hinode_hold(fs, s->h, fd, &s->held))
+            fd = -1;
+    }
     hinodes_unlock(fs);
-    if (s->h)
-        s->pin_fd = openat(s->fd.fd, s->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     return 0;
 }
 
@@ -195,11 +210,8 @@ static void victim_gone(struct change *ch, struct side *s)
     if (hinode_is_dir(h) || s->st.stx_nlink <= 1)
         hinode_unhash(fs, h);
     bool was_here = h->parent == &s->dir->h && h->name && !strcmp(h->name, s->name);
-    if (was_here) {
-        if (s->pin_fd > 0)
-            hinode_pin(fs, h, steal_fd(&s->pin_fd));
-        hinode_move(fs, h, NULL, NULL);
-    }
+    if (was_here)
+        hinode_nameless(fs, h);
     hinodes_unlock(fs);
 }
 

@@ -15,7 +15,7 @@ struct side {
     const char      *name;
     struct statx     st;    /* what the name led to before */
     struct hinode   *h;     /* that, when it is known; referenced */
-    int              pin_fd; /* above 0: an O_PATH descriptor of it */
+    struct hfd       held;  /* with it: by this it is reached while its name changes */
 };
 
 struct change {

@@ -101,6 +101,10 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
     struct hdir *dir = l->dir;
     bool made_dir = false;
     hinodes_lock(fs);
+    if (!l->exclusive && (dir->changes % 2 || dir->changes != l->changes)) {
+        hinodes_unlock(fs);
+        return -EAGAIN;
+    }
     struct hinode *h = hinode_seen(fs, dir, name, st);
     struct node *n = h ? node_for(fs, d, dir, h, name, &made_dir) : NULL;
     if (n)
@@ -144,23 +148,38 @@ static bool missing(struct call *c, const struct look *l, struct fuse_entry_para
     return timeout > 0;
 }
 
+/* The entry of the call's name in the directory with the descriptor fd. As host_entry. */
+static int look_at_name(struct call *c, struct look *l, int fd, struct fuse_entry_param *e)
+{
+    struct statx st;
+    int r = host_statx(fd, c->name, &st);
+    return r < 0 ? r : host_entry(c->fs, container_of(c->node, struct dir_node, n), l, c->name, &st, e);
+}
+
+/* While another session changes the names of the directory: one after the other. */
+static int look_exclusively(struct call *c, struct look *l, int fd, struct fuse_entry_param *e)
+{
+    scoped_lock(&l->dir->change);
+    *l = look_begin(c->fs, l->dir);
+    l->exclusive = true;
+    return look_at_name(c, l, fd, e);
+}
+
 static void run_lookup(struct call *c)
 {
-    struct dir_node *d = container_of(c->node, struct dir_node, n);
-    struct hdir *dir = call_dir(c, d);
+    struct hdir *dir = call_dir(c, container_of(c->node, struct dir_node, n));
     struct look l = {0};
     struct fuse_entry_param e;
-    struct statx st;
     struct hfd f;
     int r = hinode_fd(c->fs, &dir->h, &f);
     if (r == 0) {
         watch_dir(c->fs, dir, f.fd);
         l = look_begin(c->fs, dir);
-        r = host_statx(f.fd, c->name, &st);
+        r = look_at_name(c, &l, f.fd, &e);
+        if (r == -EAGAIN)
+            r = look_exclusively(c, &l, f.fd, &e);
         hfd_put(c->fs, &f);
     }
-    if (r == 0)
-        r = host_entry(c->fs, d, &l, c->name, &st, &e);
     if (r == -ENOENT && missing(c, &l, &e))
         r = 0;
     if (r < 0)

@@ -257,6 +257,13 @@ static struct hinode *make(struct fs *fs, struct hostdir *hd, const struct statx
     return h;
 }
 
+/* A file that has a name is found by that. */
+static void drop_needless_fd(struct fs *fs, struct hinode *h)
+{
+    if (h->parent && !hinode_is_dir(h) && !h->fd_users)
+        drop_fd(fs->hinodes, h);
+}
+
 int hinode_move(struct fs *fs, struct hinode *h, struct hdir *dir, const char *name)
 {
     if (dir && h->parent == &dir->h && h->name && !strcmp(h->name, name))
@@ -272,8 +279,7 @@ int hinode_move(struct fs *fs, struct hinode *h, struct hdir *dir, const char *n
     h->parent = dir ? &dir->h : NULL;
     if (dir)
         list_append(&dir->children, &h->siblings);
-    if (dir && h->fd >= 0 && !hinode_is_dir(h) && !h->fd_users)
-        drop_fd(fs->hinodes, h); /* it has a name again */
+    drop_needless_fd(fs, h);
     return 0;
 }
 
@@ -292,21 +298,6 @@ struct hinode *hinode_seen(struct fs *fs, struct hdir *dir, const char *name, co
 }
 
 /* ── descriptors ─────────────────────────────────────────────────────────────────────────── */
-
-void hinode_pin(struct fs *fs, struct hinode *h, int fd)
-{
-    if (h->fd >= 0) { /* cached already: it only has to stay */
-        struct hinodes *hs = fs->hinodes;
-        if (hs->n_closing < array_size(hs->closing))
-            hs->closing[hs->n_closing++] = fd;
-        if (hinode_is_dir(h) && !list_empty(&hdir_of(h)->lru)) {
-            list_remove(&hdir_of(h)->lru);
-            hs->n_fds--;
-        }
-        return;
-    }
-    h->fd = fd;
-}
 
 /* Takes the cached descriptor if there is one. Lock held. */
 static bool borrow(struct fs *fs, struct hinode *h, struct hfd *out)
@@ -335,19 +326,26 @@ static void evict(struct hinodes *hs)
     }
 }
 
-/* Caches `fd` for a directory, unless somebody was faster. Lock held. */
-static void cache(struct fs *fs, struct hdir *d, int fd, struct hfd *out)
+bool hinode_hold(struct fs *fs, struct hinode *h, int fd, struct hfd *out)
 {
-    struct hinodes *hs = fs->hinodes;
-    if (d->h.fd < 0) {
-        evict(hs);
-        d->h.fd = fd;
-        list_append(&hs->lru, &d->lru);
-        hs->n_fds++;
-        borrow(fs, &d->h, out);
-        return;
+    if (borrow(fs, h, out))
+        return false;
+    h->fd = fd;
+    if (hinode_is_dir(h)) {
+        evict(fs->hinodes);
+        list_append(&fs->hinodes->lru, &hdir_of(h)->lru);
+        fs->hinodes->n_fds++;
     }
-    *out = (struct hfd){.fd = fd, .own = true};
+    return borrow(fs, h, out);
+}
+
+void hinode_nameless(struct fs *fs, struct hinode *h)
+{
+    if (hinode_is_dir(h) && !list_empty(&hdir_of(h)->lru)) {
+        list_remove(&hdir_of(h)->lru);
+        fs->hinodes->n_fds--;
+    }
+    hinode_move(fs, h, NULL, NULL);
 }
 
 /* Opens what lies at (dir, name) when it is still `h`. Takes nothing. */
@@ -364,47 +362,85 @@ static int open_at(int dirfd, const char *name, struct hinode *h)
     return r < 0 ? r : -ESTALE;
 }
 
-/* Where h was last seen: its directory, referenced, and a copy of its name. Lock held. */
-static int place_of(struct hinode *h, struct hdir **dir, char **name)
+/* A place where a hinode may lie. */
+struct lies {
+    struct hdir *dir;     /* referenced */
+    char        *name;
+    unsigned     changes; /* of the directory, when it lay there */
+};
+
+#define TRIES_MAX 8 /* more often nothing moves between two looks */
+
+/* Where h was last seen, unless `was` says that already. Lock held. */
+static int place_of(struct fs *fs, struct hinode *h, struct lies *was)
 {
     if (!h->parent || !h->name)
         return -ESTALE;
-    *name = strdup(h->name);
-    if (!*name)
+    struct hdir *dir = hdir_of(h->parent);
+    if (dir == was->dir && dir->changes == was->changes && !strcmp(h->name, was->name))
+        return -ESTALE;
+    char *name = strdup(h->name);
+    if (!name)
         return -ENOMEM;
-    *dir = hdir_of(h->parent);
-    hinode_ref(h->parent);
+    hinode_ref(&dir->h);
+    if (was->dir)
+        hinode_unref(fs, &was->dir->h);
+    free(was->name);
+    *was = (struct lies){.dir = dir, .name = name, .changes = dir->changes};
     return 0;
 }
 
+static void lies_put(struct fs *fs, struct lies *l)
+{
+    hinodes_lock(fs);
+    if (l->dir)
+        hinode_unref(fs, &l->dir->h);
+    hinodes_unlock(fs);
+    free(l->name);
+}
+
+/* A descriptor of h, when it lies there. */
+static int fd_at(struct fs *fs, struct hinode *h, const struct lies *l, struct hfd *out)
+{
+    struct hfd above;
+    int r = hinode_fd(fs, &l->dir->h, &above);
+    if (r < 0)
+        return r;
+    r = open_at(above.fd, l->name, h);
+    hfd_put(fs, &above);
+    if (r < 0)
+        return r;
+    *out = (struct hfd){.fd = r, .own = true};
+    if (!hinode_is_dir(h))
+        return 0;
+    hinodes_lock(fs);
+    bool kept = hinode_hold(fs, h, r, out);
+    hinodes_unlock(fs);
+    if (!kept)
+        close(r); /* another thread was faster */
+    return 0;
+}
+
+/* It may move, through another session, just while it is looked for. */
 int hinode_fd(struct fs *fs, struct hinode *h, struct hfd *out)
 {
-    cleanup_free char *name = NULL;
-    struct hdir *dir = NULL;
+    struct lies l = {0};
+    int r = -ESTALE;
     if (h->is_root) {
         *out = (struct hfd){.fd = workspace_files_fd(h->hd->ws)};
         return out->fd < 0 ? -ESTALE : 0;
     }
-    hinodes_lock(fs);
-    bool done = borrow(fs, h, out);
-    int r = done ? 0 : place_of(h, &dir, &name);
-    hinodes_unlock(fs);
-    if (done || r < 0)
-        return r;
-
-    struct hfd above = {.fd = -1};
-    r = hinode_fd(fs, &dir->h, &above);
-    if (r == 0)
-        r = open_at(above.fd, name, h);
-    hinodes_lock(fs);
-    if (r >= 0 && hinode_is_dir(h))
-        cache(fs, hdir_of(h), r, out);
-    else if (r >= 0)
-        *out = (struct hfd){.fd = r, .own = true};
-    hinode_unref(fs, &dir->h);
-    hinodes_unlock(fs);
-    hfd_put(fs, &above);
-    return r < 0 ? r : 0;
+    for (int i = 0; i < TRIES_MAX && r == -ESTALE; i++) {
+        hinodes_lock(fs);
+        bool done = borrow(fs, h, out);
+        r = done ? 0 : place_of(fs, h, &l);
+        hinodes_unlock(fs);
+        if (done || r < 0)
+            break;
+        r = fd_at(fs, h, &l, out);
+    }
+    lies_put(fs, &l);
+    return r;
 }
 
 int hinode_fd_or_handle(struct fs *fs, struct hinode *h, struct hfd *out)
@@ -425,6 +461,7 @@ void hfd_put(struct fs *fs, struct hfd *f)
     if (f->h) {
         hinodes_lock(fs);
         f->h->fd_users--;
+        drop_needless_fd(fs, f->h);
         hinode_unref(fs, f->h);
         hinodes_unlock(fs);
     } else if (f->own) {
@@ -435,21 +472,18 @@ void hfd_put(struct fs *fs, struct hfd *f)
 
 int hinode_stat(struct fs *fs, struct hinode *h, struct statx *st)
 {
-    cleanup_free char *name = NULL;
-    struct hdir *dir = NULL;
+    struct lies l = {0};
     struct hfd f = {.fd = -1};
     hinodes_lock(fs);
-    bool by_name = !h->is_root && h->fd < 0 && place_of(h, &dir, &name) == 0;
+    bool by_name = !h->is_root && h->fd < 0 && place_of(fs, h, &l) == 0;
     hinodes_unlock(fs);
-    int r = by_name ? hinode_fd(fs, &dir->h, &f) : hinode_fd_or_handle(fs, h, &f);
+    int r = by_name ? hinode_fd(fs, &l.dir->h, &f) : hinode_fd_or_handle(fs, h, &f);
     if (r == 0)
-        r = host_statx(f.fd, by_name ? name : "", st);
+        r = host_statx(f.fd, by_name ? l.name : "", st);
     hfd_put(fs, &f);
     if (!by_name)
         return r;
-    hinodes_lock(fs);
-    hinode_unref(fs, &dir->h);
-    hinodes_unlock(fs);
+    lies_put(fs, &l);
     if (r != -ENOENT && r != -ENOTDIR && r != -ESTALE && (r < 0 || is_same(h, st)))
         return r;
     r = hinode_fd_or_handle(fs, h, &f);

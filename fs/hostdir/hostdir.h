@@ -51,6 +51,8 @@ struct hdir {
     struct list   aliases;    /* dir_nodes */
     struct watch *watch;      /* NULL: not tried yet */
     bool          waiter;     /* somebody's reply waits for notices about it; nodes.lock */
+    unsigned      changes;    /* begun and ended name changes through any session: odd during one;
+                               * nodes.lock */
     pthread_mutex_t change;   /* one name change at a time; held across that one system call, which
                                * is what orders it for all sessions. Two: in order of address. Taken
                                * before nodes.lock */
@@ -151,9 +153,12 @@ void hfd_put(struct fs *fs, struct hfd *f);
 /* Attributes of h as they are on disk. As hinode_fd. */
 int hinode_stat(struct fs *fs, struct hinode *h, struct statx *st);
 
-/* Keeps an O_PATH descriptor, opened before its last name was removed, so that it can still be
- * reached. Takes ownership of fd. Lock held. */
-void hinode_pin(struct fs *fs, struct hinode *h, int fd);
+/* Until hfd_put(out) h is reached through an O_PATH descriptor, whatever becomes of its name: that
+ * which it has, or `fd`, of which ownership is taken then (true). Lock held. */
+bool hinode_hold(struct fs *fs, struct hinode *h, int fd, struct hfd *out);
+/* A held one has lost the name by which it is found: its descriptor stays for as long as it has
+ * none. Lock held. */
+void hinode_nameless(struct fs *fs, struct hinode *h);
 
 /* The workspace has these files no longer. Lock held. */
 void hostdir_detach(struct fs *fs, struct hostdir *hd);
@@ -180,7 +185,8 @@ extern const struct node_ops host_link_ops; /* NODE_LINK */
 struct look;
 
 /* dir.c: makes a node for the name, seen from d in the directory of the look, with attributes `st`
- * that were read since; counts one reference of the kernel, fills e. 0 or -errno. */
+ * that were read since; counts one reference of the kernel, fills e. 0 or -errno; -EAGAIN: the names
+ * of the directory were being changed meanwhile, so the name may lead elsewhere now. */
 int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const char *name,
                const struct statx *st, struct fuse_entry_param *e);
 

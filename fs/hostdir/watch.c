@@ -143,6 +143,7 @@ struct look look_begin(struct fs *fs, struct hdir *d)
 {
     struct look l = {.dir = d};
     hinodes_lock(fs);
+    l.changes = d->changes;
     if (d->watch && d->watch->on) {
         l.watched = true;
         l.events = d->watch->events;

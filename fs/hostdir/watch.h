@@ -32,7 +32,9 @@ void watch_forget(struct fs *fs, struct hdir *d);
 struct look {
     struct hdir *dir;
     uint64_t     events, names;
+    unsigned     changes;    /* as in struct hdir */
     bool         watched;
+    bool         exclusive;  /* the directory's change lock is held: nobody else changes its names */
 };
 struct look look_begin(struct fs *fs, struct hdir *d);
 /* How long the kernel may believe what was found in that directory since the look began: a name (or

@@ -267,6 +267,44 @@ def test_what_stat_says_and_a_read_gives_belong_to_one_version(mount, where, pas
 
 
 @pytest.mark.concurrency
+@pytest.mark.parametrize('how', ['replaced', 'moved to and fro', 'in a directory that is moved'])
+def test_a_name_that_another_session_changes_all_the_time_is_never_stale(mount, how):
+    daemon = mount()
+    a, b = daemon.session('alice/coder/s1').use(), daemon.session('alice/coder/s2').use()
+    os.mkdir(a / 'd')
+    write(a / 'd/f', 'x')
+    end = time.monotonic() + 3
+
+    def change(n):
+        if how == 'replaced':
+            write(b / 'd/new', 'x')
+            os.rename(b / 'd/new', b / 'd/f')
+        elif how == 'moved to and fro':
+            os.rename(b / 'd/f', b / 'd/g')
+            os.rename(b / 'd/g', b / 'd/f')
+        else:
+            os.rename(b / ('d' if n % 2 == 0 else 'e'), b / ('e' if n % 2 == 0 else 'd'))
+
+    def writer():
+        n = 0
+        while time.monotonic() < end:
+            change(n)
+            n += 1
+        return n
+
+    def opener():
+        seen = set()
+        while time.monotonic() < end:
+            for act in (read, os.stat):
+                seen.add(errno_of(act, a / 'd/f'))
+        return seen
+    openers = [Child(opener) for _ in range(3)]
+    assert Child(writer).result() > 10
+    for o in openers:
+        assert o.result() <= ({None} if how == 'replaced' else {None, 'ENOENT'})
+
+
+@pytest.mark.concurrency
 @pytest.mark.parametrize('passthrough', ['auto', 'off'])
 def test_many_writers_on_all_sides_append_and_no_line_is_lost(mount, passthrough):
     daemon = mount(passthrough=passthrough)
