@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/base/cleanup.h"
@@ -23,6 +24,7 @@ struct walk {
     char   store[3 * PATH_MAX];          /* its components' texts */
     size_t stored;
     int    links;
+    size_t dead;                         /* so many components lead nowhere, here or inside; 0: none */
 };
 
 static bool has_late_dotdot(const char *text, int *leading)
@@ -61,48 +63,65 @@ static bool inside(const struct walk *w)
     return w->n && !strcmp(w->name[0], INSIDE_ROOT + 1);
 }
 
-/* Reads the link at the path so far; the length, or 0 when it is none. */
+/* What is to be walked through at the path so far: the length of a link's text; 0: not a link;
+ * -ENOENT, -ENOTDIR: there is nothing to walk through. */
 static ssize_t read_link_here(const struct walk *w, char *text)
 {
+    struct stat st;
     cleanup_close int fd = fcntl(w->root_fd, F_DUPFD_CLOEXEC, 0);
     for (size_t i = 1; fd >= 0 && i < w->n; i++) {
         bool last = i + 1 == w->n;
         int next = openat(fd, w->name[i], O_PATH | O_NOFOLLOW | O_CLOEXEC | (last ? 0 : O_DIRECTORY));
+        int error = errno;
         close(fd);
         fd = next;
+        errno = error;
     }
-    ssize_t r = fd < 0 || w->n < 2 ? 0 : readlinkat(fd, "", text, PATH_MAX - 1);
-    return r < 0 ? 0 : r;
+    if (fd < 0)
+        return errno == ENOENT || errno == ENOTDIR ? -errno : 0;
+    ssize_t n = w->n < 2 ? -1 : readlinkat(fd, "", text, PATH_MAX - 1);
+    if (n >= 0)
+        return n;
+    return w->n < 2 || fstat(fd, &st) < 0 || S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
 
-/* One component of `todo`; a link that is walked through is replaced by its text. */
+static bool is_dots(const char *name, size_t n)
+{
+    return n <= 2 && !memcmp(name, "..", n);
+}
+
+/* Puts the text of a link that is walked through in its place. */
+static int walk_link(struct walk *w, const char *text, size_t len)
+{
+    size_t left = strlen(w->todo);
+    if (len + 1 + left + 1 > sizeof w->todo)
+        return -ENAMETOOLONG;
+    memmove(w->todo + len + 1, w->todo, left + 1);
+    memcpy(w->todo, text, len);
+    w->todo[len] = '/';
+    w->n = text[0] == '/' ? 0 : w->n - 1;
+    return 0;
+}
+
+/* One component of `todo`. Behind one that cannot be walked through no `..` leads back: the text
+ * then fails at the same place as the link does. */
 static int step(struct walk *w)
 {
     char text[PATH_MAX];
     char *rest = w->todo + strcspn(w->todo, "/");
     size_t n = (size_t)(rest - w->todo);
-    bool more = *rest == '/';
-    int r = 0;
-    if (n == 2 && !memcmp(w->todo, "..", 2))
+    bool more = *rest == '/', name = n && !is_dots(w->todo, n);
+    int r = name ? push(w, w->todo, n) : 0;
+    if (n == 2 && !name && !w->dead)
         w->n -= w->n > 0;
-    else if (n && !(n == 1 && w->todo[0] == '.'))
-        r = push(w, w->todo, n);
-    bool name = n && w->todo[0] != '.';
     rest += strspn(rest, "/");
     memmove(w->todo, rest, strlen(rest) + 1);
-    ssize_t len = r == 0 && name && more && *w->todo && inside(w) ? read_link_here(w, text) : 0;
-    if (r < 0 || len == 0)
+    if (r < 0 || !name || !more || !*w->todo || w->dead || !inside(w))
         return r;
-    if (++w->links > LINKS_MAX)
-        return -ELOOP;
-    size_t left = strlen(w->todo);
-    if ((size_t)len + 1 + left + 1 > sizeof w->todo)
-        return -ENAMETOOLONG;
-    memmove(w->todo + len + 1, w->todo, left + 1);
-    memcpy(w->todo, text, (size_t)len);
-    w->todo[len] = '/';
-    w->n = text[0] == '/' ? 0 : w->n - 1;
-    return 0;
+    ssize_t len = read_link_here(w, text);
+    if (len < 0 || (len > 0 && ++w->links > LINKS_MAX))
+        w->dead = w->n;
+    return w->dead || len == 0 ? 0 : walk_link(w, text, (size_t)len);
 }
 
 /* Appends to a text of PATH_MAX bytes. */
@@ -157,7 +176,7 @@ static int resolve(struct walk *w, const char *dir, const char *disk)
     int r = 0;
     while (r == 0 && w->todo[0])
         r = step(w);
-    return r;
+    return r == 0 && w->dead == w->n && w->dead ? push(w, ".", 1) : r;
 }
 
 int contained_target(int root_fd, const char *dir, int depth, const char *anchor, const char *disk, char *out)

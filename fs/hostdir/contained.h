@@ -11,10 +11,11 @@
  * `dir` ("" or "a/b/", `depth` components below the workspace's root, opened as root_fd):
  *   relative, all its `..` in front, not climbing out: as it is;
  *   /workspace and below: relative;
- *   a `..` behind a name, which may pass through another link: resolved, then as above;
+ *   a `..` behind a name, which may pass through another link: resolved, then as above; one that
+ *   cannot be resolved (a name is missing, links in a circle) as a text that cannot be either;
  *   everything else: the relative path of .wsm/root/<path>.
  * With an `anchor` (the session's absolute path) every link that is absolute or holds a `..` is
- * given as an absolute path below it. -ENAMETOOLONG, -ELOOP. Blocks on the local disk only. */
+ * given as an absolute path below it. -ENAMETOOLONG. Blocks on the local disk only. */
 int contained_target(int root_fd, const char *dir, int depth, const char *anchor, const char *disk, char *out);
 
 #endif

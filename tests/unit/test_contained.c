@@ -77,8 +77,23 @@ static void dotdot_behind_a_name_is_resolved_through_links(void **state)
     shows("", 0, "deep/../x", "d/x");
     shows("", 0, "d/../x", "x");
     shows("", 0, "/workspace/deep/../../x", "x");
-    char out[PATH_MAX];
-    assert_true(contained_target(root_fd, "", 0, NULL, "loop/../x", out) < 0);
+    assert_int_equal(symlinkat("d/e", root_fd, ".hidden"), 0);
+    shows("", 0, ".hidden/../x", "d/x");
+}
+
+/* The text fails where the link does. */
+static void what_leads_nowhere_leads_nowhere_outside_either(void **state)
+{
+    (void)state;
+    int fd = openat(root_fd, "file", O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    shows("", 0, "missing/../x", "missing/x");
+    shows("d/", 1, "missing/../../x", "../d/missing/x");
+    shows("", 0, "file/../x", "file/x");
+    shows("", 0, "file/..", "file/.");
+    shows("", 0, "loop/../x", "loop/x");
+    shows("", 0, "loop/../../../x", "loop/x");
 }
 
 static void anchored_links_are_absolute_below_the_session(void **state)
@@ -112,7 +127,7 @@ static int setup(void **state)
     if (!mkdtemp(root))
         return -1;
     root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return root_fd < 0;
+    return root_fd < 0 || mkdirat(root_fd, "a", 0700) < 0 || mkdirat(root_fd, "a/b", 0700) < 0;
 }
 
 static int teardown(void **state)
@@ -121,8 +136,12 @@ static int teardown(void **state)
     unlinkat(root_fd, "up", 0);
     unlinkat(root_fd, "deep", 0);
     unlinkat(root_fd, "loop", 0);
+    unlinkat(root_fd, ".hidden", 0);
+    unlinkat(root_fd, "file", 0);
     unlinkat(root_fd, "d/e", AT_REMOVEDIR);
     unlinkat(root_fd, "d", AT_REMOVEDIR);
+    unlinkat(root_fd, "a/b", AT_REMOVEDIR);
+    unlinkat(root_fd, "a", AT_REMOVEDIR);
     close(root_fd);
     return rmdir(root);
 }
@@ -135,6 +154,7 @@ int main(void)
         cmocka_unit_test(everything_else_leads_to_the_sandbox_root),
         cmocka_unit_test(climbing_out_and_back_in_is_inside),
         cmocka_unit_test(dotdot_behind_a_name_is_resolved_through_links),
+        cmocka_unit_test(what_leads_nowhere_leads_nowhere_outside_either),
         cmocka_unit_test(anchored_links_are_absolute_below_the_session),
         cmocka_unit_test(a_text_that_grows_too_long_is_refused),
     };
