@@ -9,9 +9,15 @@ import shutil
 import pytest
 
 from harness import append, errno_of, read, run, sh, wait_for, write
-from workbench import below, compiled, tmpfs, without  # pylint: disable=unused-import
+from workbench import below, compiled, needs, tmpfs, without  # pylint: disable=unused-import
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
+
+
+def works_again(function):
+    """Soon after there is room: the kernel tells the daemon a moment after an unlink that nobody has the file
+    any more (docs/posix.md)."""
+    wait_for(lambda: errno_of(function) is None, 20)
 
 
 # ── a full disk ─────────────────────────────────────────────────────────────────────────────
@@ -59,7 +65,7 @@ def test_a_full_disk_is_enospc_and_nothing_written_before_is_lost(small, passthr
     assert data == b'x' * written
     assert os.statvfs(s.path).f_bavail < 300
     os.unlink(s / 'big')
-    write(other / 'more', 'x' * (1 << 20))
+    works_again(lambda: write(other / 'more', 'x' * (1 << 20)))
     assert os.stat(other / 'more').st_size == 1 << 20
 
 
@@ -83,10 +89,71 @@ def test_no_inodes_left_is_enospc_for_new_names_only(mount):
         append(s / 'f0', 'y')
         assert read(s / 'f0') == 'xy'
         os.unlink(s / 'f0')
-        write(s / 'again', 'x')
+        works_again(lambda: write(s / 'again', 'x'))
         d.stop()
     finally:
         run('umount', '-l', d.basedir, check=False)
+
+
+# ── a quota ─────────────────────────────────────────────────────────────────────────────────
+
+@pytest.fixture
+def limited(mount):
+    """limited(option=value, …): a mount where alice's workspace may hold 8 MiB, and the others what they like."""
+    made = []
+
+    def make(**opts):
+        d = mount.prepare(**opts)
+        os.makedirs(d.basedir)
+        run('truncate', '-s', '300M', f'{d.top}/disk')
+        said = sh(f'mkfs.btrfs -q {d.top}/disk && mount -o loop {d.top}/disk {d.basedir} && chmod 700 {d.basedir} && '
+                  f'btrfs quota enable {d.basedir} && mkdir -m 700 {d.basedir}/alice && '
+                  f'btrfs subvolume create {d.basedir}/alice/coder && chmod 700 {d.basedir}/alice/coder && '
+                  f'btrfs qgroup limit 8M {d.basedir}/alice/coder && echo well', check=False)
+        if os.path.ismount(d.basedir):
+            made.append(d)
+        if not said.endswith('well\n'):
+            pytest.skip(f'no file system with a quota to be had here: {said.strip()[-100:]}')
+        return d.start()
+    yield make
+    for d in made:
+        d.stop()
+        run('umount', '-l', d.basedir, check=False)
+
+
+@needs('mkfs.btrfs', 'btrfs')
+@pytest.mark.parametrize('passthrough', ['auto', 'off'])
+def test_a_quota_that_is_exceeded_is_edquot_for_that_workspace_alone_until_there_is_room(limited, passthrough):
+    daemon = limited(passthrough=passthrough)
+    s, other = daemon.session().use(), daemon.session('bob/coder/s1').use()
+    write(s / 'kept', 'kept')
+
+    def fill(name):
+        """Writes until it fails; how much was written and the errno, which an fsync may be the first to tell."""
+        n = 0
+        with open(name, 'wb', buffering=0) as f:
+            while n < 64 << 20:
+                try:
+                    n += f.write(os.urandom(1 << 20))
+                    os.fsync(f.fileno())
+                except OSError as e:
+                    return n, errno.errorcode[e.errno]
+        return n, None
+    written, failed = fill(s / 'big')
+    assert failed == 'EDQUOT' and 4 << 20 <= written < 9 << 20
+    assert errno_of(lambda: [os.mkdir(s / f'd{i}') for i in range(5000)]) == 'EDQUOT'
+    assert read(s / 'kept') == 'kept' and os.stat(s / 'big').st_size == written
+    assert daemon.session().state() == 'ready'
+    write(other / 'f', b'x' * (12 << 20))
+    run('sync', '-f', daemon.basedir)
+    assert os.stat(below(other, 'f')).st_size == 12 << 20 and len(read(other / 'f')) == 12 << 20
+    os.unlink(s / 'big')
+
+    def store():
+        write(s / 'again', os.urandom(2 << 20))
+        run('sync', '-f', daemon.basedir)
+    works_again(store)
+    assert os.stat(below(s, 'again')).st_size == 2 << 20
 
 
 # ── a base directory that goes away ─────────────────────────────────────────────────────────
