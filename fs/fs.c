@@ -344,7 +344,7 @@ int fs_run(struct fs *fs, void (*ready)(void *arg), void *arg)
 {
     fs->ready = ready;
     fs->ready_arg = arg;
-    return readers_run(fs, n_readers(fs), settle);
+    return readers_run(fs, n_readers(fs), fs->config->spin_us, settle);
 }
 
 void fs_stop(struct fs *fs)

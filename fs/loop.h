@@ -15,10 +15,16 @@ void readers_destroy(struct readers *rs);
  * readers and in threads that wait for locks. */
 #define NUDGE_SIGNAL SIGRTMIN
 
-/* Reads and handles requests with up to `max_readers` threads, made when all others are busy, until
- * the mount ends or readers_stop(). `first` is called once, after the first request was handled.
- * 0 or -errno. */
-int readers_run(struct fs *fs, unsigned max_readers, void (*first)(struct fs *fs));
+/* Reads and handles requests until the mount ends or readers_stop(): with one thread as long as it keeps
+ * up, with up to `max_readers` when requests wait or are many. A reader that has nothing to do while
+ * requests come thick looks for the next one for `spin_us` microseconds before it sleeps; 0: never.
+ * `first` is called once, after the first request was handled. Runs in the calling thread too. 0 or
+ * -errno. */
+int readers_run(struct fs *fs, unsigned max_readers, unsigned spin_us, void (*first)(struct fs *fs));
+
+/* The calling thread is about to wait for something that takes another request to be handled: sees to
+ * it that one is read. Any thread. */
+void readers_expect_wait(struct fs *fs);
 
 /* Any thread, also before readers_run. */
 void readers_stop(struct fs *fs);

@@ -87,6 +87,7 @@ struct config {
     uint64_t job_output_max_bytes;    /* stored of one job before it waits for a reader; 0: no limit */
     uint64_t spool_max_bytes;         /* of all jobs; 0: no limit */
     enum tristate passthrough;
+    unsigned spin_us;                 /* how long a reader looks for the next request before it sleeps */
     unsigned readers;                 /* 0: chosen by wsmfs */
     int      log_level;               /* enum log_level; live */
 

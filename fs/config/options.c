@@ -10,6 +10,7 @@
 #include "fs/config/internal.h"
 
 #define READERS_MAX 64
+#define SPIN_MAX_US 1000
 #define INSTANCE_MAX 64
 
 static void *field(const struct config *c, const struct option_spec *o)
@@ -144,6 +145,17 @@ static int set_readers(struct config *c, const struct option_spec *o, const char
 static char *get_readers(const struct config *c, const struct option_spec *o)
 {
     return c->readers ? get_count(c, o) : strdup("auto");
+}
+
+static int set_spin(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    uint64_t v = 0;
+
+    (void)o;
+    if (number_parse(value, SPIN_MAX_US, &v) < 0)
+        return err_set(e, -EINVAL, "not a number from 0 to %d", SPIN_MAX_US);
+    c->spin_us = (unsigned)v;
+    return 0;
 }
 
 static int replace(char **where, char *text, struct err *e)
@@ -288,6 +300,8 @@ static const struct option_spec table[] = {
      .help = "let the kernel read and write backing files itself"},
     {.name = "readers", .values = "auto|NUMBER", .initial = "auto", .set = set_readers,
      .get = get_readers, AT(readers), .help = "threads that take requests from the kernel"},
+    {.name = "spin", .values = "NUMBER", .initial = "100", .set = set_spin, .get = get_count, AT(spin_us),
+     .help = "microseconds for which one of them looks for the next request before it sleeps"},
     {.name = "log_level", .initial = "info", .live = true,
      ENUM(log_level, "error|warning|info|debug", "error", "warning", "info", "debug"),
      .help = "how much is logged"},

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/loop.h"
 
 #define DEADLINE_NS     20000000
 /* A thread may sit in a notice for as long as a parked request holds the kernel's lock of that
@@ -266,6 +267,7 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
         answer_send(&d.answer);
         send_errand(fs, ns, false, 1);
     } else {
+        readers_expect_wait(fs);
         timer_set(fs->timers, &d.deadline, clock_ns() + DEADLINE_NS);
         coherence_deliver(fs, ns);
         if (timer_cancel(fs->timers, &d.deadline))

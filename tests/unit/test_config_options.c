@@ -46,6 +46,7 @@ static void defaults_are_those_of_the_manual(void **state)
     assert_int_equal(c->grace_s, 10);
     assert_int_equal(c->shutdown_timeout_s, 60);
     assert_int_equal(c->max_live, 0);
+    assert_int_equal(c->spin_us, 100);
     assert_int_equal(c->log_level, LOG_LEVEL_INFO);
     assert_false(c->keep_on_exit);
     assert_null(c->fuse_opts);
@@ -58,7 +59,7 @@ static void words_set_their_fields(void **state)
     take(c, "isolation=per_user,id_scheme=agentscope,names=made,users=listed,ttl=10m,max_age=1d,"
             "provision=jobs,provision_timeout=7,grace=2s,shutdown_timeout=3m,keep_on_exit,"
             "state_dir=/s,basedir=/b/,instance=node-1.x,bind_across_users=on,symlinks=raw,owner=tenant,"
-            "show_control=true,max_live=5,max_live_per_user=2,passthrough=off,readers=4,log_level=debug");
+            "show_control=true,max_live=5,max_live_per_user=2,passthrough=off,readers=4,spin=20,log_level=debug");
     assert_int_equal(c->isolation, ISOLATION_PER_USER);
     assert_int_equal(c->id_scheme, ID_SCHEME_AGENTSCOPE);
     assert_int_equal(c->names, NAMES_MADE);
@@ -81,6 +82,7 @@ static void words_set_their_fields(void **state)
     assert_int_equal(c->max_live_per_user, 2);
     assert_int_equal(c->passthrough, TRI_OFF);
     assert_int_equal(c->readers, 4);
+    assert_int_equal(c->spin_us, 20);
     assert_int_equal(c->log_level, LOG_LEVEL_DEBUG);
 }
 
@@ -181,6 +183,9 @@ static void bad_words_are_refused_with_a_reason(void **state)
         {"readers=0", "neither auto nor a number from 1"},
         {"readers=65", "neither auto nor a number from 1"},
         {"readers=", "neither auto nor a number from 1"},
+        {"spin=-1", "not a number from 0 to 1000"},
+        {"spin=1001", "not a number from 0 to 1000"},
+        {"spin=auto", "not a number from 0 to 1000"},
         {"state_dir=", "an empty path"},
         {"basedir=", "an empty path"},
         {"basedir", "basedir: needs a value"},
