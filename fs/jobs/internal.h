@@ -108,7 +108,8 @@ struct guest {
 };
 
 struct job_stdin {
-    int      fd;             /* -1: no file */
+    int      fd;             /* -1: not opened */
+    atomic_bool has_file;    /* there may be one */
     uint64_t written, sent;  /* handed in; taken by the link */
     uint64_t punched;
     unsigned opens;
@@ -188,7 +189,7 @@ int  jobs_add_locked(struct job_session *s, struct job *j);
 struct job *jobs_named_locked(struct job_session *s, const char *name);
 char *jobs_session_path(struct place *session);
 struct share *jobs_share_locked(struct jobs *js, const char *user);
-/* Removes a job's files. */
+/* Removes all files of a job of which nothing else is known. */
 void jobs_remove_files(struct jobs *js, const char *hex);
 
 /* ── load.c ── */
@@ -196,11 +197,13 @@ int jobs_load(struct jobs *js, struct err *e);
 
 /* ── job.c ── */
 struct job *job_new(struct jobs *js);
-/* Sets what follows from its key. */
-int  job_set_key(struct job *j, const struct link_id *key);
+/* Sets what follows from its key. It has no files yet. */
+void job_set_key(struct job *j, const struct link_id *key);
 int  job_write_record(struct job *j, enum record_part part);
-/* Something has changed for those who follow it. No lock of ours held by the caller matters. */
+/* Something has changed for those who wait for it. No lock of ours held by the caller matters. */
 void job_news(struct job *j);
+/* A stream has more. One who waits for it is told at once, several are on a thread of the pool. No lock held. */
+void job_output_news(struct job *j, int stream);
 /* Tells them now; on a thread of the pool. */
 void job_tell(struct job *j);
 /* Its end: `x` is how. Any thread; the rest is done on the pool. */

@@ -34,13 +34,13 @@ struct job *job_new(struct jobs *js)
     return j;
 }
 
-int job_set_key(struct job *j, const struct link_id *key)
+void job_set_key(struct job *j, const struct link_id *key)
 {
     j->key = *key;
     memcpy(&j->number, key->b + 8, sizeof(j->number));
     for (int i = 0; i < LINK_ID_BYTES; i++)
         snprintf(j->hex + 2 * i, 3, "%02x", key->b[i]);
-    return spool_open(&j->spool, j->jobs->dir_fd, j->hex);
+    spool_init(&j->spool, j->jobs->dir_fd, j->hex);
 }
 
 void job_ref(struct job *j) { atomic_fetch_add_explicit(&j->refs, 1, memory_order_relaxed); }
@@ -165,18 +165,52 @@ static void news_run(struct task *t)
     jobs_task_end(js);
 }
 
-void job_news(struct job *j)
+static void queue_news(struct job *j)
 {
-    bool nobody;
-
-    pthread_mutex_lock(&j->lock);
-    nobody = list_empty(&j->listeners);
-    pthread_mutex_unlock(&j->lock);
-    if (nobody || atomic_exchange(&j->news_queued, true))
+    if (atomic_exchange(&j->news_queued, true))
         return;
     job_ref(j);
     jobs_task_begin(j->jobs);
     pool_add(j->jobs->pool, &j->news_task);
+}
+
+/* Those who wait (for output of that stream, or of any kind). *one is held, when it is not NULL. */
+static unsigned count_waiting(struct job *j, int stream, struct job_listener **one)
+{
+    scoped_lock(&j->lock);
+    struct job_listener *first = NULL;
+    unsigned n = 0;
+
+    list_for_each(pos, &j->listeners) {
+        struct job_listener *l = container_of(pos, struct job_listener, links);
+        if ((stream >= 0 && l->stream != stream) || !atomic_load(&l->waits))
+            continue;
+        first = l;
+        n++;
+    }
+    if (n == 1 && one) {
+        first->hold(first);
+        *one = first;
+    }
+    return n;
+}
+
+void job_news(struct job *j)
+{
+    if (count_waiting(j, -1, NULL))
+        queue_news(j);
+}
+
+void job_output_news(struct job *j, int stream)
+{
+    struct job_listener *one = NULL;
+
+    if (count_waiting(j, stream, &one) > 1)
+        queue_news(j);
+    if (!one)
+        return;
+    one->more(one);
+    one->drop(one);
 }
 
 /* ── its end ─────────────────────────────────────────────────────────────────────────────── */

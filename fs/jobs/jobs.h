@@ -14,6 +14,7 @@
 #ifndef WSMFS_JOBS_JOBS_H
 #define WSMFS_JOBS_JOBS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -76,6 +77,8 @@ void job_unref(struct job *j);
 const char *job_name(const struct job *j);  /* never changes */
 uint64_t job_number(const struct job *j);   /* random, never changes */
 int64_t job_made_ms(const struct job *j);
+/* Whether it stays for so long unless somebody removes it. */
+bool job_lasts(struct job *j, int64_t ms);
 struct place *job_session(struct job *j);   /* borrowed from the job; NULL for ended ones of an earlier life */
 
 enum job_state { JOB_NEW, JOB_STARTING, JOB_RUNNING, JOB_ENDED };
@@ -148,7 +151,13 @@ void job_file_chmod(struct job_file *f, mode_t mode);
 /* Whoever follows a job. Lives inside its owner, who is held while `more` runs. */
 struct job_listener {
     struct list links; /* the job's */
-    /* Something has changed: on a thread of the pool, no lock held. */
+    /* Which stream's output it waits for as well; -1: none. Never changes. */
+    int         stream;
+    /* More is wanted. Set before the owner looks what there is, so that nothing is missed between; while it
+     * is not set only the end is told. */
+    atomic_bool waits;
+    /* Something has changed: on a thread of the pool, or (output) where output arrives, which must not be
+     * kept long. No lock held. */
     void (*more)(struct job_listener *l);
     void (*hold)(struct job_listener *l);
     void (*drop)(struct job_listener *l);

@@ -72,7 +72,9 @@ static struct job *load_job(struct jobs *js, const char *name)
     j->rec = r;
     j->state = r.ended ? JOB_ENDED : JOB_STARTING;
     atomic_store(&j->has_files, true);
-    if (job_set_key(j, &key) < 0)
+    job_set_key(j, &key);
+    atomic_store(&j->in.has_file, true);
+    if (spool_open(&j->spool, js->dir_fd, j->hex) < 0)
         log_warning("the output of job %s cannot be read", hex);
     spool_close(&j->spool);
     return j;

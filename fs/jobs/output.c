@@ -219,7 +219,7 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
         account(j, len);
     if (!stall(j))
         acknowledge(j);
-    job_news(j);
+    job_output_news(j, (int)stream);
 }
 
 static void on_exited(struct link_job *lj, void *arg, const struct link_exit *x)

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/base/log.h"
 
 #define BLOCK_BYTES 4096u
 #define STREAM_BIT  (UINT64_C(1) << 63)
@@ -19,6 +21,7 @@ struct entry {
 };
 
 static const char *const names[SPOOL_STREAMS] = { "out", "err" };
+static const char order_name[] = "order";
 
 /* ── opening ─────────────────────────────────────────────────────────────────────────────── */
 
@@ -30,6 +33,7 @@ static int file_fd(struct spool *s, _Atomic int *slot, const char *name)
 
     if (fd >= 0)
         return fd;
+    atomic_store(&s->has_files, true);
     snprintf(path, sizeof(path), "%s.%s", s->job, name);
     fd = openat(s->top_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -41,7 +45,7 @@ static int file_fd(struct spool *s, _Atomic int *slot, const char *name)
 }
 
 static int stream_fd(struct spool *s, int stream) { return file_fd(s, &s->fd[stream], names[stream]); }
-static int order_fd(struct spool *s) { return file_fd(s, &s->order_fd, "order"); }
+static int order_fd(struct spool *s) { return file_fd(s, &s->order_fd, order_name); }
 
 /* What was given up is a hole in front. */
 static uint64_t first_data(struct spool *s, int stream, uint64_t size)
@@ -88,7 +92,7 @@ static int load_order(struct spool *s)
     struct stat st;
     struct entry e;
 
-    if (stat_file(s, "order", &st) < 0) {
+    if (stat_file(s, order_name, &st) < 0) {
         if (errno != ENOENT)
             return -errno;
         for (int i = 0; i < SPOOL_STREAMS; i++)
@@ -102,16 +106,22 @@ static int load_order(struct spool *s)
     return 0;
 }
 
-int spool_open(struct spool *s, int top_fd, const char *job)
+void spool_init(struct spool *s, int top_fd, const char *job)
 {
-    int r = 0;
-
     *s = (struct spool){ .top_fd = top_fd };
     snprintf(s->job, sizeof(s->job), "%s", job);
     atomic_init(&s->order_fd, -1);
     atomic_init(&s->last, -1);
     for (int i = 0; i < SPOOL_STREAMS; i++)
         atomic_init(&s->fd[i], -1);
+}
+
+int spool_open(struct spool *s, int top_fd, const char *job)
+{
+    int r = 0;
+
+    spool_init(s, top_fd, job);
+    atomic_store(&s->has_files, true);
     for (int i = 0; i < SPOOL_STREAMS && r == 0; i++)
         r = load_stream(s, i);
     return r == 0 ? load_order(s) : r;
@@ -127,6 +137,24 @@ void spool_close(struct spool *s)
     int fd = atomic_exchange(&s->order_fd, -1);
     if (fd >= 0)
         close(fd);
+}
+
+void spool_remove_files(int top_fd, const char *job)
+{
+    const char *const all[] = { names[0], names[1], order_name };
+    char path[sizeof(((struct spool *)0)->job) + 8];
+
+    for (size_t i = 0; i < array_size(all); i++) {
+        snprintf(path, sizeof(path), "%s.%s", job, all[i]);
+        if (unlinkat(top_fd, path, 0) < 0 && errno != ENOENT)
+            log_warning("the file %s of a removed job stays: %s", path, strerror(errno));
+    }
+}
+
+void spool_remove(struct spool *s)
+{
+    if (atomic_load(&s->has_files))
+        spool_remove_files(s->top_fd, s->job);
 }
 
 /* ── appending ───────────────────────────────────────────────────────────────────────────── */

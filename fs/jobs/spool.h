@@ -23,6 +23,7 @@
 
 struct spool {
     int  top_fd;                            /* of the directory; borrowed */
+    atomic_bool      has_files;             /* there may be some */
     char job[40];                           /* what the files' names begin with */
     _Atomic int      fd[SPOOL_STREAMS];     /* -1: not opened */
     _Atomic int      order_fd;
@@ -32,8 +33,14 @@ struct spool {
     _Atomic int      last;                  /* stream written last; -1: none */
 };
 
-/* Takes in the files `<job>.out` and so on that are there (none, for a new job). 0 or -errno. */
+/* One that is empty: no file of that name is there. */
+void spool_init(struct spool *s, int top_fd, const char *job);
+/* Takes in the files `<job>.out` and so on that are there. 0 or -errno. */
 int spool_open(struct spool *s, int top_fd, const char *job);
+/* Removes them. Nobody appends any more. */
+void spool_remove(struct spool *s);
+/* The same for a job of which nothing is known but its name. */
+void spool_remove_files(int top_fd, const char *job);
 /* Closes the files; they are opened again when somebody reads or appends. Nobody may use them now. */
 void spool_close(struct spool *s);
 

@@ -18,6 +18,7 @@ static int open_file(struct job *j)
 
     snprintf(path, sizeof(path), "%s.stdin", j->hex);
     atomic_store(&j->has_files, true);
+    atomic_store(&j->in.has_file, true);
     fd = openat(j->jobs->dir_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     return fd < 0 ? -errno : fd;
 }

@@ -194,10 +194,7 @@ static struct job *job_named(struct jobs *js, struct place *session, const char 
     if (!j)
         return NULL;
     link_id_random(&key);
-    if (job_set_key(j, &key) < 0) {
-        job_unref(j);
-        return NULL;
-    }
+    job_set_key(j, &key);
     j->place = session;
     place_ref(session);
     r->user = strdup(session->parent->parent->name);
@@ -268,11 +265,24 @@ static int may_remove_locked(struct job *j, struct err *e)
     return 0;
 }
 
+static void remove_file(struct jobs *js, const char *hex, const char *kind)
+{
+    char name[KEY_HEX + 8];
+
+    snprintf(name, sizeof(name), "%s.%s", hex, kind);
+    if (unlinkat(js->dir_fd, name, 0) < 0 && errno != ENOENT)
+        log_warning("the file %s of a removed job stays: %s", name, strerror(errno));
+}
+
 static void drop_files(struct job *j)
 {
     job_unstall(j);
-    if (atomic_load(&j->has_files))
-        jobs_remove_files(j->jobs, j->hex);
+    if (atomic_load(&j->has_files)) {
+        remove_file(j->jobs, j->hex, "record"); /* first: what is left without one goes at the next start */
+        spool_remove(&j->spool);
+        if (atomic_load(&j->in.has_file))
+            remove_file(j->jobs, j->hex, "stdin");
+    }
     job_give_back(j, spool_kept(&j->spool));
 }
 
@@ -371,17 +381,11 @@ void jobs_forget_session(struct jobs *js, struct place *agent, const char *name)
 
 /* ── files ───────────────────────────────────────────────────────────────────────────────── */
 
-/* The record first: what is left without one goes at the next start. */
 void jobs_remove_files(struct jobs *js, const char *hex)
 {
-    static const char *const kinds[] = { "record", "out", "err", "order", "stdin" };
-    char name[KEY_HEX + 8];
-
-    for (size_t i = 0; i < array_size(kinds); i++) {
-        snprintf(name, sizeof(name), "%s.%s", hex, kinds[i]);
-        if (unlinkat(js->dir_fd, name, 0) < 0 && errno != ENOENT)
-            log_warning("the file %s of a removed job stays: %s", name, strerror(errno));
-    }
+    remove_file(js, hex, "record");
+    spool_remove_files(js->dir_fd, hex);
+    remove_file(js, hex, "stdin");
 }
 
 /* ── how long ended ones are kept ────────────────────────────────────────────────────────── */
@@ -389,6 +393,16 @@ void jobs_remove_files(struct jobs *js, const char *hex)
 static int64_t due_ms(const struct jobs *js, const struct job *j)
 {
     return j->rec.end_ms + js->config->job_keep_s * 1000;
+}
+
+bool job_lasts(struct job *j, int64_t ms)
+{
+    int64_t keep_ms = j->jobs->config->job_keep_s * 1000;
+    scoped_lock(&j->lock);
+
+    if (keep_ms == 0)
+        return true;
+    return keep_ms > ms && (j->state != JOB_ENDED || j->rec.end_ms + keep_ms - wall_ms() > ms);
 }
 
 /* jobs.lock held: for the job that ended first. */

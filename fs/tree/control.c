@@ -86,6 +86,8 @@ static void dir_stat(struct place *p, struct stat *st)
 /* The key's second word tells the two trees apart: a directory node may have one place only. */
 static const char in_session, in_mirror;
 
+const void *control_other_side(const void *side) { return side == &in_session ? &in_mirror : &in_session; }
+
 int control_entry(struct fs *fs, struct place *p, bool mirror, struct fuse_entry_param *e)
 {
     struct nodes *ns = &fs->nodes;

@@ -65,4 +65,7 @@ extern const struct verb_table session_verbs, manager_verbs, bind_verb;
 void verbs_write(struct fs *fs, fuse_req_t req, const struct verb_table *t, struct place *p,
                  const char *data, size_t size);
 
+/* The second word of a control directory's key: that of the same place's in the other tree. */
+const void *control_other_side(const void *side);
+
 #endif

@@ -6,10 +6,18 @@
 #include <string.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/hostdir/coherence.h"
 #include "fs/hostdir/hostdir.h"
+#include "fs/tree/control.h"
 #include "fs/tree/jobs.h"
 
 #define NEW_NAME "new"
+
+/* Who stands in `jobs` needs its mode at each step, and that does not change. A job that appears or goes by
+ * itself shows in its times within this. */
+#define JOBS_TIMEOUT_S 1.0
+/* How long a job's name is believed, which does not go by itself before. */
+#define JOB_NAME_TIMEOUT_S 1.0
 
 struct jobs_dir {
     struct node   n;
@@ -81,7 +89,7 @@ int jobs_dir_entry(struct fs *fs, struct place *p, const void *side, struct fuse
     d->n = (struct node){.ops = &jobs_dir_ops, .kind = NODE_JOBS, .owner = p, .second = side};
     d->place = p;
     place_ref(p);
-    *e = (struct fuse_entry_param){.entry_timeout = PLACE_TIMEOUT_S};
+    *e = (struct fuse_entry_param){.entry_timeout = PLACE_TIMEOUT_S, .attr_timeout = JOBS_TIMEOUT_S};
     jobs_stat(fs, p, &e->attr);
     e->ino = find_or_add(fs, &d->n, &r);
     return r;
@@ -108,8 +116,9 @@ static int job_dir_entry(struct fs *fs, struct job *j, struct node *jobs, struct
     d->side = jobs->second;
     d->place = place_of(jobs);
     place_ref(d->place);
-    /* no timeout: jobs come and go by themselves */
     *e = (struct fuse_entry_param){.attr_timeout = PLACE_TIMEOUT_S};
+    if (job_lasts(j, (int64_t)(JOB_NAME_TIMEOUT_S * 1000)))
+        e->entry_timeout = JOB_NAME_TIMEOUT_S;
     dir_stat(d->place, job_number(j) | 1ull << 63, job_made_ms(j), &e->attr);
     e->ino = find_or_add(fs, &d->n, &r);
     return r;
@@ -135,7 +144,7 @@ static void jobs_getattr(struct fs *fs, fuse_req_t req, struct node *n, struct f
     struct stat st;
     (void)fi;
     jobs_stat(fs, place_of(n), &st);
-    fuse_reply_attr(req, &st, 0);
+    fuse_reply_attr(req, &st, JOBS_TIMEOUT_S);
 }
 
 static void jobs_mkdir(struct fs *fs, fuse_req_t req, struct node *n, const char *name, mode_t mode)
@@ -152,12 +161,27 @@ static void jobs_mkdir(struct fs *fs, fuse_req_t req, struct node *n, const char
     reply_entry(fs, req, r, &e);
 }
 
+/* The session has a `jobs` in the other tree too, whose names the kernel knows apart. */
+static void forget_in_other(struct fs *fs, struct node *n, const char *name)
+{
+    struct notices ns = {0};
+    pthread_mutex_lock(&fs->nodes.lock);
+    struct node *other = nodes_find(&fs->nodes, NODE_JOBS, n->owner, control_other_side(n->second), NULL, NULL);
+    if (other)
+        notices_entry(&ns, other->id, name);
+    pthread_mutex_unlock(&fs->nodes.lock);
+    if (other)
+        coherence_deliver_bounded(fs, &ns, false);
+}
+
 static void jobs_rmdir(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
 {
     struct err why = {0};
     int r = !strcmp(name, NEW_NAME) ? -ENOTDIR : jobs_remove(fs->jobs, place_of(n), name, &why);
     if (r == -EBUSY)
         job_say(place_of(n), &why);
+    if (r == 0)
+        forget_in_other(fs, n, name);
     fuse_reply_err(req, -r);
 }
 

@@ -10,6 +10,7 @@
 #include "fs/tree/jobs.h"
 
 #define FINAL_TIMEOUT_S 3600.0
+#define TEXT_TIMEOUT_S  0.1
 
 static const struct job_entry entries[] = {
     {"cmd", 0644, JOB_KIND_TEXT, JOB_CMD},
@@ -90,9 +91,19 @@ static void fill_stat(const struct job_node *jn, struct stat *st)
     st->st_atim = st->st_ctim = st->st_mtim;
 }
 
+/* The name is looked up each time, so this is for who has the file open, and for the open that follows a
+ * lookup. What a lookup made for itself stays as it is; what a stream has printed shows when it has ended;
+ * a text is changed by its writer, of whom the kernel knows, or by one that came by another name. */
 static double timeout_of(const struct job_node *jn)
 {
-    return jn->final ? FINAL_TIMEOUT_S : 0;
+    switch (jn->file->kind) {
+    case JOB_KIND_TEXT:
+        return TEXT_TIMEOUT_S;
+    case JOB_KIND_STREAM:
+        return jn->final ? FINAL_TIMEOUT_S : 0;
+    default:
+        return FINAL_TIMEOUT_S;
+    }
 }
 
 /* ── making ──────────────────────────────────────────────────────────────────────────────── */

@@ -129,6 +129,12 @@ static void on_interrupt(fuse_req_t req, void *data)
 
 /* ── waiting ─────────────────────────────────────────────────────────────────────────────── */
 
+/* Lock held: whether anybody waits. */
+static void settle_waits_locked(struct follow *f)
+{
+    atomic_store(&f->listener.waits, f->poll || !list_empty(&f->parked));
+}
+
 /* Lock held; NULL: out of memory. */
 static struct parked *park_locked(struct follow *f, fuse_req_t req, size_t size)
 {
@@ -151,9 +157,11 @@ static void serve_or_park(struct follow *f, fuse_req_t req, size_t size, bool no
     struct outcome o = {0};
     struct parked *p = NULL;
     pthread_mutex_lock(&f->lock);
+    atomic_store(&f->listener.waits, true);
     bool done = f->kind->fetch(f, size, &o);
     if (!done && !nonblock)
         p = park_locked(f, req, size);
+    settle_waits_locked(f);
     pthread_mutex_unlock(&f->lock);
     if (!p) {
         if (!done)
@@ -179,6 +187,7 @@ static struct parked *next_served(struct follow *f, struct outcome *o)
     if (!f->kind->fetch(f, p->size, o))
         return NULL;
     list_remove(&p->links);
+    settle_waits_locked(f);
     return p;
 }
 
@@ -186,6 +195,7 @@ static void tell_poller(struct follow *f)
 {
     pthread_mutex_lock(&f->lock);
     struct fuse_pollhandle *ph = f->poll && f->kind->ready(f) ? steal_ptr(&f->poll) : NULL;
+    settle_waits_locked(f);
     pthread_mutex_unlock(&f->lock);
     if (!ph)
         return;
@@ -227,6 +237,7 @@ static void poll_follow(struct fs *fs, fuse_req_t req, struct handle *h, struct 
         old = f->poll;
         f->poll = ph;
     }
+    settle_waits_locked(f); /* before the look */
     short events = f->kind->ready(f);
     pthread_mutex_unlock(&f->lock);
     if (old)
@@ -387,6 +398,7 @@ static void begin(struct follow *f, const struct job_node *jn)
     f->listener.more = on_more;
     f->listener.hold = hold;
     f->listener.drop = put;
+    f->listener.stream = f->kind == &stream_kind ? jn->file->which : -1;
     atomic_init(&f->refs, 1);
     list_init(&f->parked);
     pthread_mutex_init(&f->lock, NULL);

@@ -186,6 +186,37 @@ def test_jobs_belong_to_their_session(shared_daemon, fresh):
     assert output(other, 'cat made-by-s1') == 'x\n'
 
 
+def test_a_job_removed_in_one_tree_is_gone_in_the_other_at_once(fresh):
+    here, there = Job(fresh, 'j'), Job(fresh, 'j', control=fresh.control)
+    for removed_in, looked_at in ((here, there), (there, here)):
+        looked_at.make()
+        os.stat(removed_in.dir)
+        os.stat(looked_at.dir)
+        os.rmdir(removed_in.dir)
+        assert errno_of(os.stat, looked_at.dir) == 'ENOENT'
+        looked_at.make()
+        os.rmdir(looked_at.dir)
+
+
+def test_a_job_costs_few_requests(mount):
+    """A count says more than a time: each request is two switches between processes."""
+    d = mount()
+    s = d.session()
+    unpaid = ('release', 'forget')  # nobody waits for these
+
+    def costs(n):
+        before = d.metrics()
+        for _ in range(n):
+            assert run(s, 'exit 0')[0] == '0'
+            os.rmdir(Job(s, 'j').dir)
+        after = d.metrics()
+        return sum(after[k] - before[k] for k in after
+                   if k.startswith('wsmfs_requests_total') and not any(f'"{op}"' in k for op in unpaid))
+
+    costs(1)
+    assert (costs(20) - costs(10)) / 10 < 24
+
+
 def test_the_managers_path_shows_the_same_jobs(fresh):
     j = Job(fresh, 'j', control=fresh.control).make().start('echo here')
     assert j.out() == 'here\n'
