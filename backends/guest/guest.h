@@ -23,6 +23,7 @@
 #define RING_MIN_BYTES (64u << 10) /* a stream's buffer: at first, */
 #define RING_MAX_BYTES PROTO_OUTPUT_WINDOW_MAX_BYTES /* and when it prints much, as long as */
 #define RINGS_MAX_BYTES (32u << 20) /* all grown buffers together stay below this; each has its minimum */
+#define RING_REST_MS   100         /* a grown one that was empty for so long is freed: the burst is over */
 #define RUNS_MAX       1024u       /* changes between stdout and stderr that one buffer remembers */
 #define TURN_BYTES     PROTO_CHUNK_MAX_BYTES /* most that one stream reads or sends before the next's turn */
 #define OUT_BUF_BYTES  (64u << 10) /* of a connection: frames that are copied */
@@ -71,6 +72,8 @@ struct output {
     bool          last;      /* the main process is gone: the next empty look is the end */
     bool          wide;      /* the pipe was made larger */
     struct list   readable;  /* in guest.readable when the pipe may hold something */
+    struct list   grown;     /* in guest.grown when the large ring was empty once; */
+    int64_t       empty_ns;  /* last at this time */
 };
 
 /* A job's standard input. ring.tail: written to it; ring.head: received. */
@@ -173,6 +176,7 @@ struct guest {
     struct list     jobs;            /* all, by serial */
     struct list     dead;            /* jobs to be freed at the end of the turn, by `all` */
     struct list     readable;        /* outputs to read from */
+    struct list     grown;           /* outputs whose large buffers are freed when they stay empty */
     struct list     drains, dead_drains; /* pipes of ended jobs that something still holds */
     struct job     *by_key[BUCKETS], *by_pid[BUCKETS];
     unsigned        n_jobs, n_running;
@@ -274,8 +278,10 @@ bool output_acknowledge(struct guest *g, struct output *o, uint64_t offset);
 uint32_t output_next(const struct output *o, uint64_t *log_offset);
 /* Adds text as if the job had printed it. */
 void output_say(struct guest *g, struct output *o, const char *text);
-/* Frees large empty buffers. */
+/* Frees an empty buffer. */
 void output_trim(struct guest *g, struct output *o);
+/* Frees large ones that have been empty for a while. */
+void outputs_trim(struct guest *g, int64_t now_ns);
 
 int  input_open(struct guest *g, struct job *j, int fd);
 void input_close(struct guest *g, struct job *j);

@@ -98,6 +98,7 @@ static void deadlines(struct guest *g)
     g->starved = false;
     greeting_deadlines(g, now);
     job_deadlines(g, now, starved);
+    outputs_trim(g, now);
     if (g->lonely_ns)
         guest_lonely(g, now);
     if (g->stopping)

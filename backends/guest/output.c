@@ -17,6 +17,7 @@
 #define RUNS_FIRST 8
 #define PIPE_BYTES (1 << 20)
 #define STARVED_NS 200000000
+#define RING_REST_NS (RING_REST_MS * 1000000ll)
 
 /* Wants a turn of reading. Edge-triggered: must be called until the pipe was found empty. */
 static void want_read(struct guest *g, struct output *o)
@@ -50,6 +51,7 @@ void output_init(struct output *o, struct job *j)
 {
     *o = (struct output){ .src = { -1, ready }, .job = j, .end_at = UINT64_MAX };
     list_init(&o->readable);
+    list_init(&o->grown);
 }
 
 int output_open(struct guest *g, struct output *o, int fd)
@@ -61,6 +63,7 @@ int output_open(struct guest *g, struct output *o, int fd)
 void output_finish(struct guest *g, struct output *o)
 {
     list_remove(&o->readable);
+    list_remove(&o->grown);
     source_close(g, &o->src);
     ring_free(g, &o->ring);
     free(o->runs);
@@ -193,6 +196,20 @@ static void drop_runs(struct output *o)
     memmove(o->runs, o->runs + n, o->n_runs * sizeof(*o->runs));
 }
 
+/* A job that prints much fills it again at once: to give the memory back each time and take it anew costs more
+ * than copying what goes through it. */
+static void emptied(struct guest *g, struct output *o)
+{
+    if (o->src.fd < 0) {
+        ring_free(g, &o->ring);
+    } else if (o->ring.size_bytes > RING_MIN_BYTES) {
+        o->empty_ns = guest_now_ns();
+        if (list_empty(&o->grown))
+            list_append(&g->grown, &o->grown);
+        guest_wake_at(g, o->empty_ns + RING_REST_NS);
+    }
+}
+
 bool output_acknowledge(struct guest *g, struct output *o, uint64_t offset)
 {
     if (offset > o->sent)
@@ -201,8 +218,8 @@ bool output_acknowledge(struct guest *g, struct output *o, uint64_t offset)
         return true;
     o->ring.tail = offset;
     drop_runs(o);
-    if (o->ring.tail == o->ring.head && (o->src.fd < 0 || o->ring.size_bytes > RING_MIN_BYTES))
-        ring_free(g, &o->ring); /* a large one that was emptied: the burst is over */
+    if (o->ring.tail == o->ring.head)
+        emptied(g, o);
     if (o->src.fd >= 0)
         want_read(g, o);
     return true;
@@ -246,4 +263,20 @@ void output_trim(struct guest *g, struct output *o)
 {
     if (o->ring.buf && o->ring.tail == o->ring.head)
         ring_free(g, &o->ring);
+}
+
+void outputs_trim(struct guest *g, int64_t now_ns)
+{
+    list_for_each_safe(pos, &g->grown) {
+        struct output *o = container_of(pos, struct output, grown);
+        bool empty = o->ring.tail == o->ring.head;
+
+        if (empty && now_ns < o->empty_ns + RING_REST_NS) {
+            guest_wake_at(g, o->empty_ns + RING_REST_NS);
+            continue;
+        }
+        list_remove(&o->grown);
+        if (empty)
+            ring_free(g, &o->ring);
+    }
 }

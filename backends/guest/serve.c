@@ -146,6 +146,7 @@ static void init(struct guest *g)
     list_init(&g->jobs);
     list_init(&g->dead);
     list_init(&g->readable);
+    list_init(&g->grown);
     list_init(&g->drains);
     list_init(&g->dead_drains);
     g->environ = environ;

@@ -90,6 +90,7 @@ static void init(void)
     list_init(&g.jobs);
     list_init(&g.dead);
     list_init(&g.readable);
+    list_init(&g.grown);
     list_init(&g.drains);
     list_init(&g.dead_drains);
     g.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
