@@ -204,6 +204,8 @@ int  job_write_record(struct job *j, enum record_part part);
 void job_news(struct job *j);
 /* A stream has more. One who waits for it is told at once, several are on a thread of the pool. No lock held. */
 void job_output_news(struct job *j, int stream);
+/* Before it is stored: one who waits for it may have it at once. */
+void job_output_offer(struct job *j, int stream, const void *data, size_t size);
 /* Tells them now; on a thread of the pool. */
 void job_tell(struct job *j);
 /* Its end: `x` is how. Any thread; the rest is done on the pool. */

@@ -213,6 +213,17 @@ void job_output_news(struct job *j, int stream)
     one->drop(one);
 }
 
+void job_output_offer(struct job *j, int stream, const void *data, size_t size)
+{
+    struct job_listener *one = NULL;
+
+    count_waiting(j, stream, &one);
+    if (!one)
+        return;
+    one->offer(one, atomic_load(&j->spool.size[stream]), data, size);
+    one->drop(one);
+}
+
 /* ── its end ─────────────────────────────────────────────────────────────────────────────── */
 
 static void count_end(struct job *j)

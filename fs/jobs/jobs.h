@@ -159,6 +159,9 @@ struct job_listener {
     /* Something has changed: on a thread of the pool, or (output) where output arrives, which must not be
      * kept long. No lock held. */
     void (*more)(struct job_listener *l);
+    /* These bytes of the stream from `at` on have come and are about to be stored: who waits for just them may
+     * take some straight away. As `more`. */
+    void (*offer)(struct job_listener *l, uint64_t at, const void *data, size_t size);
     void (*hold)(struct job_listener *l);
     void (*drop)(struct job_listener *l);
 };
@@ -176,6 +179,8 @@ struct job_reader {
 /* Begins at the oldest byte kept. */
 void job_reader_add(struct job *j, struct job_reader *r, enum job_stream stream);
 void job_reader_remove(struct job *j, struct job_reader *r);
+/* `size` bytes from `at` on are to be had at once: true when they are what comes next, which are taken then. */
+bool job_reader_take(struct job *j, struct job_reader *r, uint64_t at, size_t size);
 /* Copies what comes next. 0: the end. -EAGAIN: nothing yet. */
 ssize_t job_reader_read(struct job *j, struct job_reader *r, void *buf, size_t size);
 /* Is there something, or the end? */

@@ -208,11 +208,13 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
                       const void *data, size_t len)
 {
     struct job *j = arg;
-    int r = spool_append(&j->spool, (int)stream, data, len);
+    int r;
 
     (void)lj;
     (void)offset;     /* where the last call ended, and the file does */
     (void)log_offset; /* the order in which pieces arrive is the one that is kept */
+    job_output_offer(j, (int)stream, data, len);
+    r = spool_append(&j->spool, (int)stream, data, len);
     if (r < 0)
         lose(j, (int)stream, len, r);
     else
@@ -284,6 +286,8 @@ static uint64_t begin_drop(struct job *j, enum job_stream stream)
     if (j->dropping)
         return 0;
     upto = read_by_all_locked(j, stream);
+    if (upto > size)
+        upto = size; /* a reader may have had what is not stored yet */
     if (upto < start + DROP_BYTES && upto < size)
         return 0;
     j->dropping = true;
@@ -326,6 +330,16 @@ static uint64_t reader_at(struct job *j, struct job_reader *r)
     if (r->at < start)
         r->at = start;
     return r->at;
+}
+
+bool job_reader_take(struct job *j, struct job_reader *r, uint64_t at, size_t size)
+{
+    scoped_lock(&j->lock);
+
+    if (r->at != at)
+        return false;
+    r->at += size;
+    return true;
 }
 
 ssize_t job_reader_read(struct job *j, struct job_reader *r, void *buf, size_t size)

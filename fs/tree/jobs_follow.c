@@ -215,6 +215,32 @@ static void on_more(struct job_listener *l)
     tell_poller(f);
 }
 
+/* The first reader and how much it gets of these bytes; NULL when nobody waits for just them. */
+static struct parked *next_offered(struct follow *f, uint64_t at, size_t *size)
+{
+    scoped_lock(&f->lock);
+    if (list_empty(&f->parked))
+        return NULL;
+    struct parked *p = container_of(f->parked.next, struct parked, links);
+    if (p->size < *size)
+        *size = p->size;
+    if (!job_reader_take(f->job, &f->reader, at, *size))
+        return NULL;
+    list_remove(&p->links);
+    settle_waits_locked(f);
+    return p;
+}
+
+static void on_offer(struct job_listener *l, uint64_t at, const void *data, size_t size)
+{
+    struct parked *p = next_offered(container_of(l, struct follow, listener), at, &size);
+    if (!p)
+        return;
+    fuse_req_interrupt_func(p->req, NULL, NULL);
+    fuse_reply_buf(p->req, data, size);
+    parked_put(p);
+}
+
 static void hold(struct job_listener *l)
 {
     atomic_fetch_add(&container_of(l, struct follow, listener)->refs, 1);
@@ -396,6 +422,7 @@ static void begin(struct follow *f, const struct job_node *jn)
     f->job = jn->job;
     job_ref(f->job);
     f->listener.more = on_more;
+    f->listener.offer = on_offer;
     f->listener.hold = hold;
     f->listener.drop = put;
     f->listener.stream = f->kind == &stream_kind ? jn->file->which : -1;
