@@ -148,7 +148,10 @@ static void make(struct call *c, int (*act)(struct change *, int fd))
     }
     ch.side[0].name = c->name;
     creds_assume(c->fs, c->req, c->hd, ch.side[0].fd.fd, c->mode, &saved);
-    r = act(&ch, ch.side[0].fd.fd) < 0 ? -errno : 0;
+    unsigned waited_ms = 0;
+    do
+        r = act(&ch, ch.side[0].fd.fd) < 0 ? -errno : 0;
+    while (hinodes_room_to_come(c->fs, r, &waited_ms));
     creds_restore(&saved);
     if (r == 0)
         r = change_made(&ch);

@@ -125,9 +125,12 @@ static int create_fd(struct call *c, int dir_fd)
 {
     struct creds saved;
     creds_assume(c->fs, c->req, c->hd, dir_fd, c->mode, &saved);
-    int fd = openat(dir_fd, c->name, (backing_flags(c->fi->flags) & ~O_TRUNC) | O_CREAT | O_EXCL | O_NOFOLLOW,
-                    c->mode);
-    int r = fd < 0 ? -errno : fd;
+    int flags = (backing_flags(c->fi->flags) & ~O_TRUNC) | O_CREAT | O_EXCL | O_NOFOLLOW, r;
+    unsigned waited_ms = 0;
+    do {
+        int fd = openat(dir_fd, c->name, flags, c->mode);
+        r = fd < 0 ? -errno : fd;
+    } while (hinodes_room_to_come(c->fs, r, &waited_ms));
     creds_restore(&saved);
     if (r != -EEXIST || (c->fi->flags & O_EXCL))
         return r;
@@ -212,7 +215,11 @@ static void write_file(struct fs *fs, fuse_req_t req, struct handle *h, struct f
     out.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK | FUSE_BUF_FD_RETRY;
     out.buf[0].fd = of(h)->fd;
     out.buf[0].pos = off;
-    ssize_t n = fuse_buf_copy(&out, in, 0);
+    unsigned waited_ms = 0;
+    ssize_t n;
+    do
+        n = fuse_buf_copy(&out, in, 0);
+    while (hinodes_room_to_come(fs, (int)n, &waited_ms));
     if (n < 0)
         fuse_reply_err(req, (int)-n);
     else

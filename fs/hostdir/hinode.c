@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "fs/base/cleanup.h"
 #include "fs/hostdir/hostdir.h"
 #include "fs/hostdir/watch.h"
 
 #define FIRST_BUCKETS 1024
+#define ROOM_WAIT_MS  50
 
 /* All guarded by nodes.lock. */
 struct hinodes {
@@ -17,6 +19,7 @@ struct hinodes {
     struct list     attached;  /* hostdirs */
     struct list     lru;       /* directories with a cached descriptor, the longest unused first */
     unsigned        n_fds, max_fds;
+    unsigned        n_removed; /* files without a name that the kernel has not let go of */
     struct hinode  *garbage;   /* to be freed at the unlock, chained by hash_next */
     int             closing[64]; /* descriptors to be closed at the unlock */
     unsigned        n_closing;
@@ -220,6 +223,7 @@ void hinode_unref(struct fs *fs, struct hinode *h)
         }
         if (hinode_is_dir(h))
             watch_forget(fs, hdir_of(h));
+        hs->n_removed -= h->removed;
         if (!h->is_root)
             hinode_unref(fs, &h->hd->root.h);
         h->hash_next = hs->garbage;
@@ -279,6 +283,10 @@ int hinode_move(struct fs *fs, struct hinode *h, struct hdir *dir, const char *n
     h->parent = dir ? &dir->h : NULL;
     if (dir)
         list_append(&dir->children, &h->siblings);
+    if (dir) {
+        fs->hinodes->n_removed -= h->removed;
+        h->removed = false;
+    }
     drop_needless_fd(fs, h);
     return 0;
 }
@@ -345,7 +353,24 @@ void hinode_nameless(struct fs *fs, struct hinode *h)
         list_remove(&hdir_of(h)->lru);
         fs->hinodes->n_fds--;
     }
+    fs->hinodes->n_removed += !hinode_is_dir(h) && !h->removed;
+    h->removed = !hinode_is_dir(h);
     hinode_move(fs, h, NULL, NULL);
+}
+
+bool hinodes_room_to_come(struct fs *fs, int error, unsigned *waited_ms)
+{
+    struct timespec nap = {.tv_nsec = 1000000};
+    if ((error != -ENOSPC && error != -EDQUOT) || *waited_ms == ROOM_WAIT_MS)
+        return false;
+    hinodes_lock(fs);
+    bool removed = fs->hinodes->n_removed > 0;
+    hinodes_unlock(fs);
+    if (removed) {
+        nanosleep(&nap, NULL);
+        ++*waited_ms;
+    }
+    return removed;
 }
 
 /* Opens what lies at (dir, name) when it is still `h`. Takes nothing. */

@@ -41,6 +41,7 @@ struct hinode {
     int             fd;       /* O_PATH, -1: not open */
     uint16_t        type;     /* S_IFMT bits */
     bool            hashed, is_root;
+    bool            removed;  /* a file whose last known name we have taken away */
 };
 
 /* A directory: the group of its aliases. */
@@ -159,6 +160,11 @@ bool hinode_hold(struct fs *fs, struct hinode *h, int fd, struct hfd *out);
 /* A held one has lost the name by which it is found: its descriptor stays for as long as it has
  * none. Lock held. */
 void hinode_nameless(struct fs *fs, struct hinode *h);
+
+/* For a call that failed with `error` (-errno): true when it was for want of room and room may be on its
+ * way, after a short sleep; *waited_ms is 0 at first. A close and the removal of a file return before the
+ * kernel has told us, so a full disk frees what was removed a moment after the remover was told. */
+bool hinodes_room_to_come(struct fs *fs, int error, unsigned *waited_ms);
 
 /* The workspace has these files no longer. Lock held. */
 void hostdir_detach(struct fs *fs, struct hostdir *hd);
