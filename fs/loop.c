@@ -22,7 +22,7 @@
 #define NUDGE_NS      5000000 /* how often a reader that is to end is woken */
 #define TICK_NS       2000000 /* after this a reader that has not come back counts as stuck */
 #define QUIET_TICKS   10      /* without a request, until nobody watches any more */
-#define BUSY_ROW      16      /* requests in a row without a gap: those who read do not keep up */
+#define BUSY_ROW      8       /* requests of several clients without a gap: who reads does not keep up */
 #define TRUST_MAX     3       /* in the next request coming soon */
 #define LOAD_NS       1000000 /* how long what was seen of the machine's load is believed */
 
@@ -49,7 +49,8 @@ struct readers {
 struct pace {
     int64_t  idle_since_ns; /* when it found nothing to do; 0: it has not */
     unsigned trust;         /* how often of late the next request came within spin_ns */
-    unsigned in_a_row;      /* requests without a gap between them */
+    unsigned in_a_row;      /* requests without a gap between them, each by another client than the last */
+    uint32_t last_pid;
     int64_t  load_seen_ns;
     bool     spare_cpu;     /* then */
 };
@@ -130,12 +131,17 @@ void readers_expect_wait(struct fs *fs)
         call_reader(fs->readers);
 }
 
+/* NULL: it is in a pipe. */
+static const struct fuse_in_header *header(const struct fuse_buf *buf)
+{
+    return buf->flags & FUSE_BUF_IS_FD || buf->size < sizeof(struct fuse_in_header) ? NULL : buf->mem;
+}
+
 /* Requests that often wait for a disk or for somebody; what else may take long is seen by oversee(). */
 static bool may_wait(const struct fuse_buf *buf)
 {
-    if (buf->flags & FUSE_BUF_IS_FD || buf->size < sizeof(struct fuse_in_header))
-        return true;
-    switch (((const struct fuse_in_header *)buf->mem)->opcode) {
+    const struct fuse_in_header *in = header(buf);
+    switch (in ? in->opcode : FUSE_READ) {
     case FUSE_READ:
     case FUSE_WRITE:
     case FUSE_FSYNC:
@@ -225,10 +231,31 @@ static int next_request(struct readers *rs, struct fuse_buf *buf, struct pace *p
 
 /* ── the readers ─────────────────────────────────────────────────────────────────────────── */
 
-/* Whether there is so much to do that a reader more would help. */
-static bool is_pressed(const struct readers *rs, struct pace *p)
+/* Whether a client waits for the answer. */
+static bool is_awaited(const struct fuse_in_header *in)
 {
-    if (++p->in_a_row < BUSY_ROW)
+    switch (in->opcode) {
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_RELEASE:
+    case FUSE_RELEASEDIR:
+    case FUSE_INTERRUPT:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* Whether there is so much to do that a reader more would help: not when the next request is there each
+ * time because its only client had the CPU meanwhile. */
+static bool is_pressed(const struct readers *rs, const struct fuse_buf *buf, struct pace *p)
+{
+    const struct fuse_in_header *in = header(buf);
+    if (!in || !is_awaited(in))
+        return false;
+    p->in_a_row += !in->pid || in->pid != p->last_pid; /* 0: of another pid namespace */
+    p->last_pid = in->pid;
+    if (p->in_a_row < BUSY_ROW)
         return false;
     p->in_a_row = 0;
     return atomic_load(&rs->running) - atomic_load(&rs->in_reserve) < rs->n_cpus;
@@ -241,7 +268,7 @@ static void handle(struct readers *rs, struct fuse_buf *buf, struct pace *p)
     atomic_fetch_add(&rs->taken, 1);
     if (atomic_load(&rs->unwatched) && atomic_exchange(&rs->unwatched, false))
         sem_post(&rs->news);
-    if (left == 0 && (is_pressed(rs, p) || may_wait(buf)))
+    if (left == 0 && (is_pressed(rs, buf, p) || may_wait(buf)))
         call_reader(rs);
     fuse_session_process_buf(rs->fs->session, buf);
     atomic_fetch_add(&rs->reading, 1);

@@ -468,17 +468,29 @@ int hinode_fd(struct fs *fs, struct hinode *h, struct hfd *out)
     return r;
 }
 
+/* A descriptor of our own to what is open of h; false when nothing is. Lock held. */
+static bool from_handle(struct hinode *h, struct hfd *out)
+{
+    struct handle *open = hinode_is_dir(h) ? NULL : hfile_of(h)->handles;
+    int fd = open ? fcntl(file_handle_fd(open), F_DUPFD_CLOEXEC, 0) : -1;
+    *out = (struct hfd){.fd = fd, .own = true, .opened = true};
+    return fd >= 0;
+}
+
+/* The handle's comes first where it is as good: it is had without a look at the disk, and the kernel has
+ * been told if the name leads elsewhere by now. */
 int hinode_fd_or_handle(struct fs *fs, struct hinode *h, struct hfd *out)
 {
-    int r = hinode_fd(fs, h, out), fd = -1;
-    if (r != -ESTALE || hinode_is_dir(h))
+    hinodes_lock(fs);
+    bool had = h->fd < 0 && watch_is_on(h->parent) && from_handle(h, out);
+    hinodes_unlock(fs);
+    int r = had ? 0 : hinode_fd(fs, h, out);
+    if (r != -ESTALE)
         return r;
     hinodes_lock(fs);
-    if (hfile_of(h)->handles)
-        fd = fcntl(file_handle_fd(hfile_of(h)->handles), F_DUPFD_CLOEXEC, 0);
+    had = from_handle(h, out);
     hinodes_unlock(fs);
-    *out = (struct hfd){.fd = fd, .own = true};
-    return fd < 0 ? -ESTALE : 0;
+    return had ? 0 : -ESTALE;
 }
 
 void hfd_put(struct fs *fs, struct hfd *f)

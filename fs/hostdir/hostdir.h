@@ -141,12 +141,13 @@ struct hfd {
     int            fd;
     struct hinode *h; /* whose fd_users were raised; NULL: `fd` is ours, or the workspace's root */
     bool           own;
+    bool           opened; /* a description for reading or writing, not O_PATH alone */
 };
 
 /* An O_PATH descriptor of h. -ESTALE when it is not where it was last seen (the kernel then looks
  * its name up again). The workspace must be entered. No lock held. */
 int hinode_fd(struct fs *fs, struct hinode *h, struct hfd *out);
-/* The same, or of a file that is open a descriptor of its own to what was opened, wherever that has
+/* The same, or of a file that is open a descriptor of one's own to what was opened, wherever that has
  * gone behind the mount. Not for an open by name, which is to find what lies there now. */
 int hinode_fd_or_handle(struct fs *fs, struct hinode *h, struct hfd *out);
 void hfd_put(struct fs *fs, struct hfd *f);

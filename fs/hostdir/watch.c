@@ -164,7 +164,7 @@ double look_timeout(struct fs *fs, const struct look *l, bool name_alone)
     return quiet ? WATCHED_TIMEOUT_S : 0;
 }
 
-static bool is_watched(const struct hinode *dir)
+bool watch_is_on(const struct hinode *dir)
 {
     const struct watch *x = dir && hinode_is_dir(dir) ? container_of(dir, const struct hdir, h)->watch : NULL;
     return x && x->on;
@@ -177,9 +177,9 @@ bool watch_covers(struct fs *fs, struct hinode *h, const struct statx *st)
     hinodes_lock(fs);
     bool covered;
     if (hinode_is_dir(h)) /* its parent tells of its mode, it itself of its content's changes */
-        covered = is_watched(h) && (h->is_root || is_watched(h->parent));
+        covered = watch_is_on(h) && (h->is_root || watch_is_on(h->parent));
     else /* another name may be used by whoever changes it, and a written mapping tells nothing */
-        covered = st->stx_nlink == 1 && is_watched(h->parent) && !hfile_of(h)->tainted;
+        covered = st->stx_nlink == 1 && watch_is_on(h->parent) && !hfile_of(h)->tainted;
     hinodes_unlock(fs);
     return covered;
 }

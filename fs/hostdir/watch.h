@@ -41,6 +41,9 @@ struct look look_begin(struct fs *fs, struct hdir *d);
  * that there is none), or attributes too. nodes.lock not held. */
 double look_timeout(struct fs *fs, const struct look *l, bool name_alone);
 
+/* Whether changes of names in `dir` are told; false for NULL and what is no directory. nodes.lock held. */
+bool watch_is_on(const struct hinode *dir);
+
 /* Whether attributes of `h` that are read from now on will be invalidated when they change. */
 bool watch_covers(struct fs *fs, struct hinode *h, const struct statx *st);
 

@@ -64,7 +64,8 @@ void host_run_getxattr(struct call *c)
     struct xpath x;
     ssize_t r = value ? xpath_open(c, &x) : -ENOMEM;
     if (r == 0) {
-        r = no_enosys(getxattr(x.path, c->name, value, c->size));
+        r = no_enosys(x.f.opened ? fgetxattr(x.f.fd, c->name, value, c->size)
+                                 : getxattr(x.path, c->name, value, c->size));
         hfd_put(c->fs, &x.f);
     }
     reply_value(c, r, value);

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from harness import append, errno_of, read, run, sh, wait_for, write
+from harness import Child, append, errno_of, read, run, sh, wait_for, write
 from workbench import below, compiled, needs, tmpfs, without  # pylint: disable=unused-import
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(200)]
@@ -209,6 +209,40 @@ def test_a_base_directory_unmounted_underneath_fails_and_comes_back(mount):
         assert read(below(s, 'g')) == 'after'
         d.stop()
     finally:
+        for _ in range(3):
+            run('umount', '-l', d.basedir, check=False)
+
+
+def test_requests_that_the_disk_does_not_answer_hold_nobody_else_up(mount):
+    """Far more than one: each takes a thread that reads requests until the disk is thawed."""
+    d = mount.prepare()
+    os.makedirs(d.basedir)
+    image = f'{d.top}/disk'
+    run('truncate', '-s', '16M', image)
+    made = sh(f'mkfs.ext4 -q -F {image} && mount -o loop {image} {d.basedir} && chmod 700 {d.basedir}', check=False)
+    if not os.path.ismount(d.basedir):
+        pytest.skip(f'no loop device to be had here: {made.strip()[-100:]}')
+    stuck = []
+    try:
+        d.start()
+        s = d.session().use()
+        os.mkdir(s / 'calm')
+        for i in range(5):
+            os.mkdir(s / f'd{i}')
+        run('fsfreeze', '-f', d.basedir)
+        for i in range(5):
+            stuck.append(Child(lambda k=i: write(s / f'd{k}/new', 'y')))
+            for k in range(20):
+                answered = Child(lambda k=k, i=i: errno_of(os.stat, s / f'calm/{i}-{k}'))
+                assert answered.result(5) == 'ENOENT'
+        assert not any(c.done() for c in stuck)
+        run('fsfreeze', '-u', d.basedir)
+        for c in stuck:
+            c.result(30)
+        assert read(s / 'd4/new') == 'y'
+        d.stop()
+    finally:
+        run('fsfreeze', '-u', d.basedir, check=False)
         for _ in range(3):
             run('umount', '-l', d.basedir, check=False)
 
