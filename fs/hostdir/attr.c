@@ -78,6 +78,20 @@ static double attr_timeout(bool covered, const struct statx *st)
     return covered ? WATCHED_TIMEOUT_S : HOST_TIMEOUT_S;
 }
 
+void dir_node_asked(struct fs *fs, struct dir_node *d)
+{
+    hinodes_lock(fs);
+    d->asked = true;
+    hinodes_unlock(fs);
+}
+
+/* Before attributes are read and before they are answered. */
+static void note_asked(struct call *c)
+{
+    if (c->node->kind == NODE_DIR || c->node->kind == NODE_SESSION)
+        dir_node_asked(c->fs, container_of(c->node, struct dir_node, n));
+}
+
 /* `covered`: a change since they were read has been told. */
 static void reply_attr(struct call *c, int r, const struct statx *st, bool covered)
 {
@@ -87,6 +101,7 @@ static void reply_attr(struct call *c, int r, const struct statx *st, bool cover
         return;
     }
     see(c, st, &out);
+    note_asked(c);
     fuse_reply_attr(c->req, &out, attr_timeout(covered, st));
 }
 
@@ -94,6 +109,7 @@ static void run_getattr(struct call *c)
 {
     struct statx st;
     struct hinode *h = call_hinode(c);
+    note_asked(c);
     int r = hinode_stat(c->fs, h, &st);
     reply_attr(c, r, &st, r == 0 && watch_covers(c->fs, h, &st));
 }
@@ -214,6 +230,7 @@ static void run_setattr(struct call *c)
     struct hfd f;
     struct statx st;
     struct notices ns = {0};
+    note_asked(c);
     int r = hinode_fd_or_handle(fs, h, &f);
     if (r == 0) {
         r = apply(c, f.fd);

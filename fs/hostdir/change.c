@@ -79,7 +79,7 @@ void change_end(struct change *ch, int r)
             hfd_put(fs, &ch->side[i].held);
         hinodes_lock(fs);
         if (r == 0 && ch->side[i].dir)
-            notices_name(&ch->notices, ch->side[i].dir, ch->side[i].via, ch->side[i].name);
+            notices_change(&ch->notices, ch->side[i].dir, ch->side[i].via, ch->side[i].name);
         if (ch->side[i].h) {
             if (r == 0 && hinode_is_dir(ch->side[i].h))
                 notices_attributes(&ch->notices, hdir_of(ch->side[i].h), NULL);
@@ -101,7 +101,7 @@ int change_made(struct change *ch)
 {
     struct side *s = &ch->side[0];
     struct statx st;
-    struct look l = look_begin(ch->fs, s->dir);
+    struct look l = look_begin(ch->fs, s->dir, s->via);
     l.exclusive = true;
     int r = host_statx(s->fd.fd, s->name, &st);
     if (r < 0)

@@ -92,6 +92,37 @@ void notices_name(struct notices *ns, struct hdir *d, const struct dir_node *via
     }
 }
 
+/* Unpacking over a tree removes and makes the same names one after the other, and nobody looks at them
+ * meanwhile in most of the other sessions. */
+void notices_change(struct notices *ns, struct hdir *d, struct dir_node *via, const char *name)
+{
+    bool again = d->told && !strcmp(d->told, name);
+    list_for_each(l, &d->aliases) {
+        struct dir_node *a = container_of(l, struct dir_node, alias);
+        /* a session's directory is answered for in more places than say so */
+        bool asked = a->asked || a->n.kind == NODE_SESSION;
+        a->asked = a == via;
+        if (a == via || !a->n.nlookup)
+            continue;
+        if (asked || !again)
+            add(ns, a->n.id, name, false);
+        if (asked)
+            add(ns, a->n.id, NULL, false);
+    }
+    if (again)
+        return;
+    free(d->told);
+    d->told = strdup(name);
+}
+
+/* What was collected is delivered after the answer: the next change does not rely on it. Lock held. */
+static void count_as_asked(struct hdir *d)
+{
+    if (d)
+        list_for_each(l, &d->aliases)
+            container_of(l, struct dir_node, alias)->asked = true;
+}
+
 void notices_attributes(struct notices *ns, struct hdir *d, const struct dir_node *via)
 {
     list_for_each(l, &d->aliases) {
@@ -175,12 +206,14 @@ static bool become_waiter(struct fs *fs, struct delivery *d)
 }
 
 /* Just before the answer, so that the next change of the directory may wait in its turn. */
-static void answer_delivery(struct delivery *d)
+static void answer_delivery(struct delivery *d, bool early)
 {
     struct fs *fs = d->answer.fs;
     hinodes_lock(fs);
     for (int i = 0; i < 2; i++)
         if (d->groups[i]) {
+            if (early)
+                count_as_asked(d->groups[i]);
             d->groups[i]->waiter = false;
             hinode_unref(fs, &d->groups[i]->h);
             d->groups[i] = NULL;
@@ -191,7 +224,7 @@ static void answer_delivery(struct delivery *d)
 
 static void on_deadline(struct timer *t)
 {
-    answer_delivery(container_of(t, struct delivery, deadline));
+    answer_delivery(container_of(t, struct delivery, deadline), true);
 }
 
 static void put_errand(struct errand *er)
@@ -264,6 +297,10 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
         coherence_deliver(fs, ns);
         answer_send(&d.answer);
     } else if (!become_waiter(fs, &d)) {
+        hinodes_lock(fs);
+        count_as_asked(d1);
+        count_as_asked(d2);
+        hinodes_unlock(fs);
         answer_send(&d.answer);
         send_errand(fs, ns, false, 1);
     } else {
@@ -271,7 +308,7 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
         timer_set(fs->timers, &d.deadline, clock_ns() + DEADLINE_NS);
         coherence_deliver(fs, ns);
         if (timer_cancel(fs->timers, &d.deadline))
-            answer_delivery(&d);
+            answer_delivery(&d, false);
         atomic_fetch_sub(&fs->coherence->delivering, 1);
     }
 }

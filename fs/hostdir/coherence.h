@@ -32,6 +32,9 @@ struct notices {
 /* Collect, with nodes.lock held: `name` in every alias of d but `via` (NULL: in all), with their
  * listings and attributes. Out of memory: left out; a time-out covers it. */
 void notices_name(struct notices *ns, struct hdir *d, const struct dir_node *via, const char *name);
+/* The same for a change through `via`, whose answer waits for the delivery; aliases that have not been asked
+ * since they were last told the same are left out. */
+void notices_change(struct notices *ns, struct hdir *d, struct dir_node *via, const char *name);
 /* The attributes of every alias of d but `via`. */
 void notices_attributes(struct notices *ns, struct hdir *d, const struct dir_node *via);
 /* One name in one node. */

@@ -31,6 +31,7 @@ static struct node *dir_node_for(struct fs *fs, struct dir_node *d, struct hdir 
         if (nodes_add(ns, &new->n, NULL, true) == 0) {
             new->hi = h;
             new->session = d->session;
+            new->asked = true;
             place_ref(d->session);
             list_append(&h->aliases, &new->alias);
             *made = true;
@@ -83,12 +84,21 @@ static bool never_cached(const char *name)
     return false;
 }
 
-/* A new alias may have missed a notice between these attributes and its being counted; a link's
- * text depends on its place; setuid bits go without our knowledge in passthrough. */
-static double entry_attr_timeout(struct fs *fs, struct node *n, const struct statx *st, bool made_dir, double most)
+/* Whether it is a directory that others look at too. Lock held. */
+static bool is_shared(const struct node *n)
+{
+    if (n->kind != NODE_DIR)
+        return false;
+    const struct list *aliases = &container_of(n, const struct dir_node, n)->hi->aliases;
+    return aliases->next->next != aliases;
+}
+
+/* A directory with other aliases, or a new one, may have missed a notice between these attributes and the
+ * answer; a link's text depends on its place; setuid bits go without our knowledge in passthrough. */
+static double entry_attr_timeout(struct fs *fs, struct node *n, const struct statx *st, bool unsure_dir, double most)
 {
     bool setid = S_ISREG(st->stx_mode) && (st->stx_mode & (S_ISUID | S_ISGID));
-    if (made_dir || setid || n->kind == NODE_LINK)
+    if (unsure_dir || setid || n->kind == NODE_LINK)
         return 0;
     struct hinode *h = n->kind == NODE_DIR ? &container_of(n, struct dir_node, n)->hi->h
                                            : &node_file(n)->h;
@@ -99,16 +109,19 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
                const struct statx *st, struct fuse_entry_param *e)
 {
     struct hdir *dir = l->dir;
-    bool made_dir = false;
+    bool unsure_dir = false;
     hinodes_lock(fs);
     if (!l->exclusive && (dir->changes % 2 || dir->changes != l->changes)) {
         hinodes_unlock(fs);
         return -EAGAIN;
     }
     struct hinode *h = hinode_seen(fs, dir, name, st);
-    struct node *n = h ? node_for(fs, d, dir, h, name, &made_dir) : NULL;
-    if (n)
+    struct node *n = h ? node_for(fs, d, dir, h, name, &unsure_dir) : NULL;
+    if (n) {
         n->nlookup++;
+        d->asked = true;
+        unsure_dir |= is_shared(n);
+    }
     hinodes_unlock(fs);
     if (!n)
         return -ENOMEM;
@@ -117,7 +130,7 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
     if (S_ISLNK(st->stx_mode))
         host_link_entry_size(fs, n, &e->attr);
     e->entry_timeout = never_cached(name) ? 0 : look_timeout(fs, l, true);
-    e->attr_timeout = entry_attr_timeout(fs, n, st, made_dir, look_timeout(fs, l, false));
+    e->attr_timeout = entry_attr_timeout(fs, n, st, unsure_dir, look_timeout(fs, l, false));
     return 0;
 }
 
@@ -144,6 +157,7 @@ static void destroy_dir(struct fs *fs, struct node *n)
 static bool missing(struct call *c, const struct look *l, struct fuse_entry_param *e)
 {
     double timeout = l->watched && !never_cached(c->name) ? look_timeout(c->fs, l, true) : 0;
+    dir_node_asked(c->fs, container_of(c->node, struct dir_node, n));
     *e = (struct fuse_entry_param){.entry_timeout = timeout < MISSING_TIMEOUT_S ? timeout : MISSING_TIMEOUT_S};
     return timeout > 0;
 }
@@ -160,21 +174,22 @@ static int look_at_name(struct call *c, struct look *l, int fd, struct fuse_entr
 static int look_exclusively(struct call *c, struct look *l, int fd, struct fuse_entry_param *e)
 {
     scoped_lock(&l->dir->change);
-    *l = look_begin(c->fs, l->dir);
+    *l = look_begin(c->fs, l->dir, container_of(c->node, struct dir_node, n));
     l->exclusive = true;
     return look_at_name(c, l, fd, e);
 }
 
 static void run_lookup(struct call *c)
 {
-    struct hdir *dir = call_dir(c, container_of(c->node, struct dir_node, n));
+    struct dir_node *d = container_of(c->node, struct dir_node, n);
+    struct hdir *dir = call_dir(c, d);
     struct look l = {0};
     struct fuse_entry_param e;
     struct hfd f;
     int r = hinode_fd(c->fs, &dir->h, &f);
     if (r == 0) {
         watch_dir(c->fs, dir, f.fd);
-        l = look_begin(c->fs, dir);
+        l = look_begin(c->fs, dir, d);
         r = look_at_name(c, &l, f.fd, &e);
         if (r == -EAGAIN)
             r = look_exclusively(c, &l, f.fd, &e);
@@ -288,7 +303,7 @@ static void run_opendir(struct call *c)
     if (r == 0)
         r = handle_add(c->fs, &dh->h, c->fi);
     /* the kernel may keep the listing as long as it would be told of a change */
-    c->fi->cache_readdir = c->fi->keep_cache = r == 0 && look_begin(c->fs, dh->dir).watched;
+    c->fi->cache_readdir = c->fi->keep_cache = r == 0 && look_begin(c->fs, dh->dir, NULL).watched;
     if (r < 0) {
         if (dh)
             drop_dir_handle(c->fs, &dh->h);
@@ -363,7 +378,7 @@ static bool add_plus(struct listing *l, const struct host_dirent *de)
 {
     struct fuse_entry_param e = {.attr = {.st_ino = shown_ino(l->d, de), .st_mode = (mode_t)de->d_type << 12}};
     struct statx st;
-    struct look look = look_begin(l->fs, l->dh->dir);
+    struct look look = look_begin(l->fs, l->dh->dir, l->d);
     if (!is_dots(de->d_name) && host_statx(l->dh->fd, de->d_name, &st) == 0 &&
         host_entry(l->fs, l->d, &look, de->d_name, &st, &e) < 0)
         e.ino = 0;
@@ -446,9 +461,11 @@ void host_dir_readdir(struct fs *fs, fuse_req_t req, struct node *n, size_t size
     struct dir_handle *dh = container_of(h, struct dir_handle, h);
     struct listing l = {.fs = fs, .req = req, .d = container_of(n, struct dir_node, n), .dh = dh,
                         .plus = plus, .out = out, .room = size, .counted = counted};
+    dir_node_asked(fs, l.d);
     pthread_mutex_lock(&dh->lock);
     int r = fill(&l, off);
     pthread_mutex_unlock(&dh->lock);
+    dir_node_asked(fs, l.d);
     reply_listing(&l, r);
 }
 

@@ -66,6 +66,7 @@ static void free_hinode(struct hinode *h)
     }
     struct hdir *d = hdir_of(h);
     pthread_mutex_destroy(&d->change);
+    free(d->told);
     if (h->is_root) {
         workspace_unref(h->hd->ws);
         free(h->hd);

@@ -50,6 +50,7 @@ struct hdir {
     struct list   lru;        /* among directories with a cached descriptor */
     struct list   children;   /* hinodes last seen here */
     struct list   aliases;    /* dir_nodes */
+    char         *told;       /* the name that notices_change() told of last; NULL: none */
     struct watch *watch;      /* NULL: not tried yet */
     bool          waiter;     /* somebody's reply waits for notices about it; nodes.lock */
     unsigned      changes;    /* begun and ended name changes through any session: odd during one;
@@ -90,6 +91,7 @@ struct dir_node {
     struct hdir  *hi;        /* NULL: a session's directory before its first use */
     struct place *session;   /* referenced */
     struct list   alias;     /* in hi->aliases */
+    bool          asked;     /* what the kernel was told to forget it may have learned again; nodes.lock */
 };
 
 /* A file's node is a bare one, to be small: there are as many as the kernel knows files. */
@@ -219,6 +221,10 @@ int host_stored_target(struct call *c, const char *target, char *out);
 
 /* file.c: the descriptor of an open file, -1 for another kind of handle. */
 int file_handle_fd(struct handle *h);
+
+/* attr.c: the kernel is about to learn something of this directory, or has. To be called before that is read
+ * and before it is answered. */
+void dir_node_asked(struct fs *fs, struct dir_node *d);
 
 /* The common operations of session and inner directories, called by both tables. */
 void host_dir_lookup(struct fs *, fuse_req_t, struct node *, const char *);

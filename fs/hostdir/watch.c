@@ -139,11 +139,13 @@ void watch_forget(struct fs *fs, struct hdir *d)
 
 /* ── how long to believe ─────────────────────────────────────────────────────────────────── */
 
-struct look look_begin(struct fs *fs, struct hdir *d)
+struct look look_begin(struct fs *fs, struct hdir *d, struct dir_node *via)
 {
     struct look l = {.dir = d};
     hinodes_lock(fs);
     l.changes = d->changes;
+    if (via)
+        via->asked = true;
     if (d->watch && d->watch->on) {
         l.watched = true;
         l.events = d->watch->events;

@@ -36,7 +36,8 @@ struct look {
     bool         watched;
     bool         exclusive;  /* the directory's change lock is held: nobody else changes its names */
 };
-struct look look_begin(struct fs *fs, struct hdir *d);
+/* `via` (NULL: none): for an answer to somebody who looks from there. */
+struct look look_begin(struct fs *fs, struct hdir *d, struct dir_node *via);
 /* How long the kernel may believe what was found in that directory since the look began: a name (or
  * that there is none), or attributes too. nodes.lock not held. */
 double look_timeout(struct fs *fs, const struct look *l, bool name_alone);

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from harness import (SLOWNESS, RENAME_EXCHANGE, append, errno_of, in_child, open_errno, read, renameat2, run, tree, wait_for, write)
+from workbench import below
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -162,6 +163,46 @@ def test_names_made_and_removed_in_one_session_are_seen_in_the_others_at_once(th
         os.unlink(here / 'f')
         assert [errno_of(os.stat, s / 'f') for s in others] == ['ENOENT', 'ENOENT'], i
         assert [os.listdir(s.path) for s in others] == [[], []], i
+
+
+def change_at_random(rng, sessions, dirs, names):
+    """Made, removed, moved or replaced, mostly through the first session, and often the same name again."""
+    s = sessions[0] if rng.random() < 0.7 else rng.choice(sessions)
+    path = s / f'{rng.choice(dirs)}/{rng.choice(names)}'
+    other = s / f'{rng.choice(dirs)}/{rng.choice(names)}'
+    how = rng.choice([lambda: open(path, 'x', encoding='ascii').close(), lambda: os.unlink(path),
+                      lambda: os.rename(path, other), lambda: os.mkdir(path), lambda: os.rmdir(path),
+                      lambda: (os.unlink(path), open(path, 'x', encoding='ascii').close())])
+    errno_of(how)
+
+
+def seen_at_random(rng, names):
+    """A look at something of a directory: (what, function of its path)."""
+    name = rng.choice(names)
+
+    def identity(path):
+        try:
+            st = os.lstat(f'{path}/{name}')
+        except OSError as e:
+            return e.errno
+        return st.st_ino, st.st_mode, st.st_nlink, st.st_size
+
+    def times(path):
+        st = os.stat(path)
+        return st.st_mtime_ns, st.st_nlink
+    return rng.choice([(name, identity), ('listing', lambda path: sorted(os.listdir(path))), ('directory', times)])
+
+
+def test_whatever_changes_in_one_session_and_whoever_looks_when_all_agree_with_the_disk(three):
+    os.makedirs(three[0] / 'd/e')
+    rng = random.Random(4)
+    for i in range(1500):
+        for _ in range(rng.randrange(1, 5)):
+            change_at_random(rng, three, ['d', 'd/e'], 'fgh')
+        for s in three:
+            if rng.random() < 0.5:
+                where, (what, look) = rng.choice(['d', 'd/e']), seen_at_random(rng, 'fgh')
+                assert look(f'{s.path}/{where}') == look(below(three[0], where)), (i, what)
 
 
 def test_directories_made_and_removed_in_one_session_are_seen_in_the_others_at_once(three):
