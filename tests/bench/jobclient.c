@@ -2,9 +2,11 @@
 /* Runs commands one behind the other or many at a time, as jobs through their files or by posix_spawn,
  * and reads streams to their end. Prints nanoseconds:
  *
- *      jobclient jobs DIR N AT_ONCE COMMAND    job directories below DIR; one number a job
+ *      jobclient jobs DIR N AT_ONCE FILE TEXT  job directories below DIR, started by writing TEXT to FILE in
+ *                                              each; one number a job
  *      jobclient spawn N AT_ONCE WORD…         posix_spawn + waitpid; one number a process
- *      jobclient read FILE                     bytes read, and the time from the first to the last
+ *      jobclient read FILE                     bytes read (-: of standard input), and the time from the first
+ *                                              to the last
  *
  * The first line of the first two is what all of them took together. */
 #define _GNU_SOURCE
@@ -30,7 +32,8 @@ extern char **environ;
 struct run {
     void     (*one)(const struct run *r, int i);
     int        dir;      /* of jobs */
-    const char *command; /* of a job */
+    const char *file;    /* of a job: what is written, */
+    const char *text;    /* and what to it */
     char     **words;    /* of a process */
     int        n;
     atomic_int next;
@@ -56,15 +59,15 @@ static int64_t now_ns(void)
 static void start_job(const struct run *r, const char *name)
 {
     char path[64];
-    size_t size = strlen(r->command);
+    size_t size = strlen(r->text);
     int fd;
 
     if (mkdirat(r->dir, name, 0755) < 0)
         die("mkdir");
-    snprintf(path, sizeof(path), "%s/cmd", name);
+    snprintf(path, sizeof(path), "%s/%s", name, r->file);
     fd = openat(r->dir, path, O_WRONLY | O_TRUNC);
-    if (fd < 0 || write(fd, r->command, size) != (ssize_t)size || close(fd) < 0)
-        die("cmd");
+    if (fd < 0 || write(fd, r->text, size) != (ssize_t)size || close(fd) < 0)
+        die(path);
 }
 
 static void wait_for_job(const struct run *r, const char *name)
@@ -175,9 +178,10 @@ int main(int argc, char **argv)
 {
     struct run r = { 0 };
 
-    if (argc == 6 && strcmp(argv[1], "jobs") == 0) {
+    if (argc == 7 && strcmp(argv[1], "jobs") == 0) {
         r.one = run_job;
-        r.command = argv[5];
+        r.file = argv[5];
+        r.text = argv[6];
         r.dir = open(argv[2], O_PATH | O_DIRECTORY);
         if (r.dir < 0)
             die(argv[2]);
