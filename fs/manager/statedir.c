@@ -21,6 +21,7 @@
 #define LOOK_AGAIN_NS  50000000
 #define UNSAID_WAIT_MS 3000  /* for the other to write who it is */
 #define DEAD_WAIT_MS   10000 /* for the last of what it had forked */
+#define ENDING_WAIT_MS 2000  /* its mount may be gone already, and this not be written yet */
 #define CLOSING_MORE_S 30    /* beyond its shutdown_timeout */
 
 /* What the lock file says about who holds it. */
@@ -94,7 +95,7 @@ static int64_t patience_ms(const struct holder *h, bool known)
         return UNSAID_WAIT_MS;
     if (has_died(h))
         return DEAD_WAIT_MS;
-    return h->closing ? (h->shutdown_timeout_s + CLOSING_MORE_S) * INT64_C(1000) : 0;
+    return h->closing ? (h->shutdown_timeout_s + CLOSING_MORE_S) * INT64_C(1000) : ENDING_WAIT_MS;
 }
 
 static int take_lock(struct statedir *s, struct err *e)
