@@ -143,7 +143,6 @@ static bool may_wait(const struct fuse_buf *buf)
     const struct fuse_in_header *in = header(buf);
     switch (in ? in->opcode : FUSE_READ) {
     case FUSE_READ:
-    case FUSE_WRITE:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
     case FUSE_FALLOCATE:
