@@ -6,7 +6,7 @@
  *
  *   jobs.lock    sessions and their jobs, who is stalled, which guest a workspace has
  *   guest.lock   one guest: its link's state, and which jobs it has
- *   job.io_lock  the storing of one job's input
+ *   job.io_lock  the storing of one job's input, and of its record
  *   job.lock     one job
  *   leaves       of the manager's names, links, timers, pools */
 #ifndef WSMFS_JOBS_INTERNAL_H
@@ -32,6 +32,17 @@
 
 /* Jobs of one session that were made and not started; a directory costs memory alone. */
 #define NEW_JOBS_MAX 10000
+
+#define SPARES_MAX 64
+
+/* Empty files that removed records have left, for the next ones: in a file system where many files come and go
+ * each new one may cost more than all else that starting a job does. */
+struct spares {
+    pthread_mutex_t lock; /* guards what follows; a leaf */
+    unsigned n;
+    uint64_t last;
+    uint64_t numbers[SPARES_MAX];
+};
 
 /* What a user's output takes on the disk. Lives as long as the store. */
 struct share {
@@ -59,6 +70,7 @@ struct jobs {
     const char     *setup;     /* the command of [sandbox]; NULL: none. Borrowed from the configuration */
 
     int   dir_fd;              /* <state_dir>/jobs */
+    struct spares spares;
     struct pool *connectors;   /* where streams are made: may hang */
     struct link_loop *loop;
     _Atomic uint64_t used_bytes; /* of all shares */
@@ -135,9 +147,10 @@ struct job {
     struct spool spool;
     atomic_bool  has_files;
 
-    /* Held while the job's input is stored, which is I/O: who does the same to
+    /* Held while the job's input is stored or its record written, which is I/O: who does the same to
      * this job waits, and nobody else. Before job.lock. */
     pthread_mutex_t io_lock;
+    bool         unrecorded;     /* its record was removed, whose file may be another's: io_lock */
     pthread_mutex_t lock;        /* guards what follows */
     enum job_state state;
     /* The texts do not change once it has been started; who ends the job alone writes the rest. */
@@ -162,6 +175,8 @@ struct job {
                                   * handed on */
     bool         ending;         /* its end is being made known */
     atomic_bool  sets_up;        /* it is the `setup` of its sandbox */
+    bool         recorded;       /* that is over: nothing more is written down */
+    bool         removed;        /* before it was: who makes it known removes the files */
     /* Beyond job_output_max: what an ended process may have left in its pipe must be stored before its
      * end is told. UINT64_MAX: all there is. */
     _Atomic uint64_t extra_bytes;
@@ -191,6 +206,21 @@ char *jobs_session_path(struct place *session);
 struct share *jobs_share_locked(struct jobs *js, const char *user);
 /* Removes all files of a job of which nothing else is known. */
 void jobs_remove_files(struct jobs *js, const char *hex);
+
+/* Removes the files of one that nobody finds any more, now or when its end has been made known. */
+void job_drop_files(struct job *j);
+/* Writes its end down, unless it was removed before. */
+void job_record_end(struct job *j);
+
+/* ── spares.c ── */
+void spares_init(struct spares *s);
+void spares_finish(struct spares *s);
+/* Puts an empty file at this name, where none is; without one nothing happens. */
+void spares_take(struct spares *s, int dir_fd, const char *name);
+/* Takes away the file of this name, which nobody has open. 0 or -errno. */
+int  spares_give(struct spares *s, int dir_fd, const char *name);
+/* Whether it is one of an earlier life. */
+bool spares_is(const char *name);
 
 /* ── load.c ── */
 int jobs_load(struct jobs *js, struct err *e);

@@ -81,7 +81,15 @@ enum job_state job_state(struct job *j)
 
 int job_write_record(struct job *j, enum record_part part)
 {
-    atomic_store(&j->has_files, true);
+    scoped_lock(&j->io_lock);
+
+    if (j->unrecorded)
+        return 0;
+    if (!atomic_exchange(&j->has_files, true)) {
+        char name[KEY_HEX + 8];
+        snprintf(name, sizeof(name), "%s.record", j->hex);
+        spares_take(&j->jobs->spares, j->jobs->dir_fd, name);
+    }
     return record_write(j->jobs->dir_fd, j->hex, &j->rec, part);
 }
 
@@ -277,7 +285,6 @@ static void end_run(struct task *t)
 {
     struct job *j = container_of(t, struct job, end_task);
     struct jobs *js = j->jobs;
-    int r;
 
     if (j->rec.kind != LINK_END_FAILED)
         jobs_sync(js);
@@ -289,9 +296,7 @@ static void end_run(struct task *t)
     pthread_mutex_unlock(&j->lock);
     job_stdin_close(j);
     job_tell(j);
-    r = atomic_load(&j->has_files) ? job_write_record(j, RECORD_END) : 0;
-    if (r < 0)
-        log_warning("the end of job %s cannot be written down: %s", job_name(j), strerror(-r));
+    job_record_end(j);
     let_go(j);
     job_spool_unuse(j);
     count_end(j);

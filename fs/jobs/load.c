@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/jobs/internal.h"
 
@@ -53,6 +54,8 @@ static struct job *load_job(struct jobs *js, const char *name)
     struct job *j;
     int result;
 
+    if (spares_is(name))
+        unlinkat(js->dir_fd, name, 0);
     if (!key_of(name, &key, hex))
         return NULL;
     if (!is_record(name)) {
@@ -71,6 +74,7 @@ static struct job *load_job(struct jobs *js, const char *name)
     }
     j->rec = r;
     j->state = r.ended ? JOB_ENDED : JOB_STARTING;
+    j->ending = j->recorded = r.ended;
     atomic_store(&j->has_files, true);
     job_set_key(j, &key);
     atomic_store(&j->in.has_file, true);

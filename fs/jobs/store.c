@@ -274,16 +274,61 @@ static void remove_file(struct jobs *js, const char *hex, const char *kind)
         log_warning("the file %s of a removed job stays: %s", name, strerror(errno));
 }
 
+/* First: what is left without a record goes at the next start. */
+static void remove_record(struct job *j)
+{
+    char name[KEY_HEX + 8];
+    scoped_lock(&j->io_lock);
+    int r;
+
+    j->unrecorded = true;
+    snprintf(name, sizeof(name), "%s.record", j->hex);
+    r = spares_give(&j->jobs->spares, j->jobs->dir_fd, name);
+    if (r < 0 && r != -ENOENT)
+        log_warning("the file %s of a removed job stays: %s", name, strerror(-r));
+}
+
 static void drop_files(struct job *j)
 {
     job_unstall(j);
     if (atomic_load(&j->has_files)) {
-        remove_file(j->jobs, j->hex, "record"); /* first: what is left without one goes at the next start */
+        remove_record(j);
         spool_remove(&j->spool);
         if (atomic_load(&j->in.has_file))
             remove_file(j->jobs, j->hex, "stdin");
     }
     job_give_back(j, spool_kept(&j->spool));
+}
+
+void job_drop_files(struct job *j)
+{
+    bool now;
+
+    pthread_mutex_lock(&j->lock);
+    now = !j->ending || j->recorded;
+    j->removed = true;
+    pthread_mutex_unlock(&j->lock);
+    if (now)
+        drop_files(j);
+}
+
+void job_record_end(struct job *j)
+{
+    bool removed;
+    int r;
+
+    pthread_mutex_lock(&j->lock);
+    removed = j->removed;
+    pthread_mutex_unlock(&j->lock);
+    r = !removed && atomic_load(&j->has_files) ? job_write_record(j, RECORD_END) : 0;
+    if (r < 0)
+        log_warning("the end of job %s cannot be written down: %s", job_name(j), strerror(-r));
+    pthread_mutex_lock(&j->lock);
+    removed = j->removed;
+    j->recorded = true;
+    pthread_mutex_unlock(&j->lock);
+    if (removed)
+        drop_files(j);
 }
 
 int jobs_remove(struct jobs *js, struct place *session, const char *name, struct err *e)
@@ -302,7 +347,7 @@ int jobs_remove(struct jobs *js, struct place *session, const char *name, struct
     pthread_mutex_unlock(&js->lock);
     if (r < 0)
         return r;
-    drop_files(j);
+    job_drop_files(j);
     job_unref(j);
     return 0;
 }
@@ -374,7 +419,7 @@ void jobs_forget_session(struct jobs *js, struct place *agent, const char *name)
         all = jobs_of_locked(s, true, may_remove_locked);
     pthread_mutex_unlock(&js->lock);
     for (size_t i = 0; all && all[i]; i++) {
-        drop_files(all[i]);
+        job_drop_files(all[i]);
         job_unref(all[i]);
     }
 }
@@ -452,7 +497,7 @@ static void keep_run(struct task *t)
     js->keep_queued = false;
     pthread_mutex_unlock(&js->lock);
     for (struct job *j; (j = take_due(js));) {
-        drop_files(j);
+        job_drop_files(j);
         job_unref(j);
     }
     jobs_task_end(js);
@@ -527,6 +572,7 @@ int jobs_create(const struct jobs_setup *s, struct jobs **out, struct err *e)
     js->sync = s->sync;
     js->arg = s->arg;
     js->dir_fd = -1;
+    spares_init(&js->spares);
     js->keep_timer.fire = keep_fire;
     js->keep_task.run = keep_run;
     js->room_task.run = jobs_room_task;
@@ -595,6 +641,7 @@ void jobs_destroy(struct jobs *js)
     table_finish(&js->sessions);
     if (js->dir_fd >= 0)
         close(js->dir_fd);
+    spares_finish(&js->spares);
     pthread_cond_destroy(&js->fewer);
     pthread_mutex_destroy(&js->lock);
     free(js);

@@ -161,27 +161,35 @@ static void jobs_mkdir(struct fs *fs, fuse_req_t req, struct node *n, const char
     reply_entry(fs, req, r, &e);
 }
 
-/* The session has a `jobs` in the other tree too, whose names the kernel knows apart. */
-static void forget_in_other(struct fs *fs, struct node *n, const char *name)
+/* The session has a `jobs` in the other tree too, whose names the kernel knows apart; where it knows this one
+ * it has the job's directory. */
+static void forget_in_other(struct fs *fs, struct node *n, const struct job *j, const char *name)
 {
+    const void *side = control_other_side(n->second);
     struct notices ns = {0};
     pthread_mutex_lock(&fs->nodes.lock);
-    struct node *other = nodes_find(&fs->nodes, NODE_JOBS, n->owner, control_other_side(n->second), NULL, NULL);
-    if (other)
+    struct node *other = nodes_find(&fs->nodes, NODE_JOBS, n->owner, side, NULL, NULL);
+    bool known = other && nodes_find(&fs->nodes, NODE_JOB, j, side, NULL, NULL);
+    if (known)
         notices_entry(&ns, other->id, name);
     pthread_mutex_unlock(&fs->nodes.lock);
-    if (other)
+    if (known)
         coherence_deliver_bounded(fs, &ns, false);
 }
 
 static void jobs_rmdir(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
 {
     struct err why = {0};
-    int r = !strcmp(name, NEW_NAME) ? -ENOTDIR : jobs_remove(fs->jobs, place_of(n), name, &why);
+    struct job *j = NULL;
+    int r = !strcmp(name, NEW_NAME) ? -ENOTDIR : jobs_find(fs->jobs, place_of(n), name, &j);
+    if (r == 0)
+        r = jobs_remove(fs->jobs, place_of(n), name, &why);
     if (r == -EBUSY)
         job_say(place_of(n), &why);
     if (r == 0)
-        forget_in_other(fs, n, name);
+        forget_in_other(fs, n, j, name);
+    if (j)
+        job_unref(j);
     fuse_reply_err(req, -r);
 }
 

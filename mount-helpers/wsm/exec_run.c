@@ -161,6 +161,7 @@ static void read_exit(struct attendance *a)
 
     if (n > 0) {
         a->exit_used += (size_t)n;
+        a->exit_done = a->exit_text[a->exit_used - 1] == '\n'; /* that is all of it */
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         a->exit_error = n < 0 ? errno : 0;
         a->exit_done = true;
@@ -198,8 +199,10 @@ static void wait_for_news(struct attendance *a)
     poll(list, n, -1); /* interrupted or not: everybody looks */
 }
 
+/* A job that has just been started has nothing to say yet: first it is waited for. */
 static void attend(struct attendance *a)
 {
+    wait_for_news(a);
     while (!a->exit_done) {
         take_signals(a);
         if (a->in.buf)

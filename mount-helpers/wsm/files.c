@@ -30,7 +30,8 @@ static ssize_t read_on(int fd, char *to, size_t size)
     return n;
 }
 
-char *file_read(int dir, const char *name)
+/* All of it, or what there is up to the end of a line. */
+static char *read_text(int dir, const char *name, bool a_line)
 {
     cleanup_close int fd = file_open(dir, name, O_RDONLY | O_NOFOLLOW);
     char   *text = NULL;
@@ -45,17 +46,19 @@ char *file_read(int dir, const char *name)
         text = more_memory(text, used + READ_BYTES + 1, 1);
         n = read_on(fd, text + used, READ_BYTES);
         used += n > 0 ? (size_t)n : 0;
-    } while (n > 0);
+    } while (n > 0 && !(a_line && text[used - 1] == '\n'));
     text[used] = '\0';
-    if (n == 0)
+    if (n >= 0)
         return text;
     free(text);
     return NULL;
 }
 
+char *file_read(int dir, const char *name) { return read_text(dir, name, false); }
+
 char *file_read_line(int dir, const char *name)
 {
-    char *text = file_read(dir, name);
+    char *text = read_text(dir, name, true);
 
     if (text)
         text[strcspn(text, "\n")] = '\0';
