@@ -69,6 +69,13 @@ def job(session, name='j', **settings):
     return Job(session, name).make(**settings)
 
 
+def files_kept(daemon):
+    """What is kept of jobs: all files but the empty ones that removed jobs leave for the next."""
+    where = f'{daemon.top}/state/jobs'
+    return [name for name in os.listdir(where)
+            if not name.startswith('spare.') or os.path.getsize(f'{where}/{name}')]
+
+
 def run(session, cmd, name='j', timeout=60, **settings):
     """Runs a command to its end: (exit, stdout, stderr)."""
     j = job(session, name, **settings).start(cmd)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness import Child, errno_of, put, read, sandboxes_of, wait_for, write
-from jobs import Job, job, output, run
+from jobs import Job, files_kept, job, output, run
 from sandboxes import processes_with
 
 pytestmark = pytest.mark.root
@@ -174,7 +174,7 @@ def test_forgetting_a_session_forgets_its_jobs(mount):
     run(s, 'echo x')
     os.rmdir(s.path)
     assert os.listdir(f'{s.control}/jobs') == []
-    assert os.listdir(f'{d.top}/state/jobs') == []
+    assert files_kept(d) == []
 
 
 def test_ended_jobs_are_kept_for_job_keep(mount):
@@ -182,11 +182,33 @@ def test_ended_jobs_are_kept_for_job_keep(mount):
     s = d.session()
     run(s, 'echo x', name='a')
     wait_for(lambda: os.listdir(f'{s.control}/jobs') == [])
-    assert os.listdir(f'{d.top}/state/jobs') == []
+    assert files_kept(d) == []
     assert errno_of(os.stat, f'{s.control}/jobs/a') == 'ENOENT'
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────────
+
+def test_of_jobs_that_are_removed_as_soon_as_they_end_nothing_is_kept(mount):
+    d = mount()
+    s = d.session()
+    for i in range(100):
+        j = job(s, f'j{i}').start('exit 0' if i % 2 else 'echo x')
+        assert j.exit() == '0'
+        os.rmdir(j.dir)
+    wait_for(lambda: files_kept(d) == [], what='the files to go')
+
+
+def test_what_removed_jobs_left_for_others_goes_with_the_daemon(mount):
+    d = mount()
+    s = d.session()
+    assert run(s, 'exit 0')[0] == '0'
+    os.rmdir(Job(s, 'j').dir)
+    kill_daemon(d)
+    d.start()
+    assert output(d.session(), 'echo again') == 'again\n'
+    assert len([n for n in os.listdir(f'{d.top}/state/jobs') if n.endswith('.record')]) == 1
+    assert not [n for n in os.listdir(f'{d.top}/state/jobs') if n.startswith('spare.')]
+
 
 def kill_daemon(d):
     os.kill(d.pid, signal.SIGKILL)
