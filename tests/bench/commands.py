@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from machine import compile_c
-from report import number
+from report import as_markdown, number, replace_between
 from variants import Trouble, Wsmfs, die_with_parent
 
 SPAWN, SHELL, BWRAP, DOCKER, PIPE = 'posix_spawn', 'sh -c', 'bwrap', 'docker exec', 'pipe'
@@ -82,6 +82,16 @@ def table(rows):
                           f'{number(ratio)} of {r.base}' if ratio is not None else '',
                           r.aim_text() if ours else '', r.met(way)])
     return lines
+
+
+def write_document(path, weather, groups, text):
+    with open(path, encoding='utf-8') as f:
+        document = f.read()
+    for name, rows in groups.items():
+        content = f'{text}\n\n{as_markdown(table(rows))}'
+        document = replace_between(document, f'{name}, {weather}', content)
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write(document)
 
 
 # ── what runs commands ──────────────────────────────────────────────────────────────────────
@@ -203,11 +213,11 @@ class Bench:
         if works([*BWRAP_WORDS, TRUE]):
             self.others[BWRAP] = [*BWRAP_WORDS, TRUE]
         else:
-            self.notes.append('bwrap starts nothing here: its rows are left out')
+            self.notes.append('bwrap starts nothing here and is left out')
 
     def _find_docker(self):
         if not shutil.which('docker') or not works(['docker', 'info'], 15):
-            self.notes.append('no docker engine answers: `docker exec` is left out')
+            self.notes.append('no docker engine answers, so `docker exec` is left out')
             return
         self.container = Container(self.top)
         self.others[DOCKER] = self.container.words()

@@ -12,18 +12,21 @@ import pytest
 import harness
 
 sys.path.insert(0, f'{harness.CHECKOUT}/tests/bench')
-import report  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import commands  # noqa: E402
+import report  # noqa: E402
 
 pytestmark = pytest.mark.root
 
 COMMAND = f'{harness.CHECKOUT}/tests/bench/files'
+JOBS_COMMAND = f'{harness.CHECKOUT}/tests/bench/jobs'
 KNOWN_OPEN = 'open + read + close of a known file'
 KNOWN_STAT = 'stat of a known file'
 
 
-def run_bench(place, *words):
+def run_bench(place, *words, command=COMMAND):
     out = f'{place}/figures.json'
-    done = subprocess.run([sys.executable, COMMAND, '--quick', '--build', harness.BUILD, '--dir', place, '--json', out,
+    done = subprocess.run([sys.executable, command, '--quick', '--build', harness.BUILD, '--dir', place, '--json', out,
                            *words], capture_output=True, text=True, timeout=140, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     with open(out, encoding='utf-8') as f:
@@ -121,3 +124,50 @@ def test_the_document_has_a_place_for_every_table(tmp_path):
         assert written.count('| the row | wsmfs | 1.00 | 2.00 | 1.00 | open |') == 2
         assert written.count('FACTS') == 7
         assert (tmp_path / f'benchmarks/fio-{weather}.svg').read_text().startswith('<svg')
+
+
+@pytest.mark.timeout(180)
+def test_the_benchmark_of_jobs_measures_every_group_confined_and_not(top):
+    place = f'{top}/bench-jobs'
+    os.mkdir(place)
+    found, text = run_bench(place, command=JOBS_COMMAND)
+    left = os.listdir(place)
+    assert left == ['figures.json'], 'the benchmark left something behind'
+    assert not harness.processes_of(place) and not harness.sandboxes_of(place)
+    harness.remove_tree(place)
+    assert list(found['groups']) == list(commands.GROUPS)
+    for rows in found['groups'].values():
+        for row in rows:
+            assert {commands.OFF, commands.CONFINED} <= set(row['values']), row
+            assert all(v > 0 for values in row['values'].values() for v in values), row
+            assert row['title'] in text
+    for name, base in (('job latency', commands.SPAWN), ('job rate', commands.SPAWN), ('job output', commands.PIPE)):
+        assert found['groups'][name][0]['ratios'][commands.CONFINED], name
+
+
+def test_an_aim_for_jobs_is_met_by_the_figure_or_by_the_ratio():
+    row = commands.Figures('x', 'a second', True, commands.SPAWN, aim=1000, aim_ratio=0.5)
+    for way, value in ((commands.SPAWN, 1500), (commands.OFF, 800), (commands.CONFINED, 700)):
+        row.add(way, value)
+    assert (row.met(commands.SPAWN), row.met(commands.OFF), row.met(commands.CONFINED)) == ('', 'yes', 'no')
+    row.values[commands.CONFINED] = [1100]
+    assert row.met(commands.CONFINED) == 'yes'
+    less = commands.Figures('x', 'ms', False, aim=3)
+    less.add(commands.OFF, 3.1)
+    assert less.met(commands.OFF) == 'no'
+
+
+def test_the_document_has_a_place_for_every_table_of_jobs(tmp_path):
+    with open(f'{harness.CHECKOUT}/docs/benchmarks.md', encoding='utf-8') as f:
+        text = f.read()
+    for weather in ('quiet', 'busy'):
+        copy = tmp_path / f'{weather}.md'
+        copy.write_text(text)
+        row = commands.Figures('the row', 'ms', False, commands.SPAWN)
+        row.add(commands.SPAWN, 2)
+        row.add(commands.CONFINED, 4)
+        for _ in range(2):  # what stands there is replaced
+            commands.write_document(str(copy), weather, dict.fromkeys(commands.GROUPS, [row]), 'FACTS')
+        written = copy.read_text()
+        assert written.count('| the row | wsmfs | ms | 4.00 | 2.00 of posix_spawn |') == len(commands.GROUPS)
+        assert written.count('FACTS') == len(commands.GROUPS)
