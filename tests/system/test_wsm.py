@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from harness import ALICE_GID, ALICE_UID, CHECKOUT, control, read, run, sh, wait_for, write
+from harness import ALICE_GID, ALICE_UID, CHECKOUT, control, environment, read, run, sh, wait_for, write
 from wsm_command import WSM, at_terminal, fails, start, stopped, wsm
 
 
@@ -480,10 +480,15 @@ def test_doctor_says_what_works_and_what_is_missing(daemon):
     assert lines[-1] == ('Local workspaces would not work here yet.' if missing else 'Local workspaces work here.')
 
 
+@pytest.mark.root
 def test_doctor_without_bubblewrap_says_how_to_get_it(workdir):
-    done = wsm('doctor', check=1, env={'PATH': workdir})
-    assert re.search(r'^missing .*bubblewrap', done.stdout, re.M)
-    assert 'apt-get install bubblewrap' in done.stdout
+    write(f'{workdir}/no-program', '')
+    os.chmod(f'{workdir}/no-program', 0o644)
+    hide = f'mount --bind {workdir}/no-program /usr/bin/bwrap; exec "$@"'
+    done = subprocess.run(['unshare', '-m', 'sh', '-ec', hide, 'sh', WSM, 'doctor'], capture_output=True, text=True,
+                          timeout=100, check=False, env=environment())
+    assert done.returncode == 1 and done.stdout.endswith('\nLocal workspaces would not work here yet.\n'), done
+    assert re.search(r'^missing +confinement .*\n .*install the package bubblewrap', done.stdout, re.M)
 
 
 def test_doctor_looks_at_what_would_be_mounted(workdir):
