@@ -29,13 +29,14 @@ static bool in_scope(const struct workspace *ws, const struct scope *s)
  * and (for everybody's) reached. */
 struct census {
     size_t live, closing, waiting;
+    size_t passing;           /* such as the next, but for a request that is under way */
     struct workspace *idlest; /* ready, not busy, not pinned; borrowed */
 };
 
 static bool may_go(struct workspace *ws)
 {
-    return workspace_state(ws) == WS_READY && !workspace_busy(ws) && !workspace_inside(ws) &&
-           !atomic_load(&ws->pinned) && !workspace_left_running(ws);
+    return workspace_state(ws) == WS_READY && !workspace_busy(ws) && !atomic_load(&ws->pinned) &&
+           !workspace_left_running(ws);
 }
 
 static void count_locked(struct manager *m, const struct scope *s, struct census *c)
@@ -50,7 +51,11 @@ static void count_locked(struct manager *m, const struct scope *s, struct census
         c->live++;
         c->closing += workspace_state(ws) == WS_CLOSING;
         int64_t used = atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed);
-        if (used < oldest && may_go(ws)) {
+        if (!may_go(ws))
+            continue;
+        if (workspace_inside(ws)) {
+            c->passing++;
+        } else if (used < oldest) {
             oldest = used;
             c->idlest = ws;
         }
@@ -90,9 +95,14 @@ static int scope_locked(struct attempt *a, const struct scope *s, struct workspa
     if (!s->limit || (!s->user && m->n_live < s->limit))
         return 0;
     count_locked(m, s, &c);
+    if (c.passing && !c.idlest) {
+        /* Counted once more: from here on who leaves tells us. */
+        atomic_store(&m->room_wanted, true);
+        count_locked(m, s, &c);
+    }
     if (c.live < s->limit)
         return 0;
-    if (!c.idlest && !c.closing)
+    if (!c.idlest && !c.closing && !c.passing)
         return refuse(s, e);
     if (a->no_wait)
         return -EAGAIN;
@@ -196,6 +206,7 @@ static void retry_all(struct manager *m)
 
     list_init(&all);
     pthread_mutex_lock(&m->live_lock);
+    atomic_store(&m->room_wanted, false);
     while (!list_empty(&m->admitting)) {
         struct attempt *a = container_of(m->admitting.next, struct attempt, admitting);
         list_remove(&a->admitting);
@@ -208,6 +219,12 @@ static void retry_all(struct manager *m)
         list_remove(&t->links);
         pool_add(m->pool, t);
     }
+}
+
+void admit_left(struct manager *m)
+{
+    if (atomic_load(&m->room_wanted))
+        retry_all(m);
 }
 
 void live_remove(struct workspace *ws)

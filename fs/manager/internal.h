@@ -78,6 +78,7 @@ struct manager {
     struct list     live;       /* of workspaces; keeps them */
     size_t          n_live;
     struct list     admitting;  /* attempts that wait for room */
+    atomic_bool     room_wanted; /* one of them waits for a request to end; written under live_lock */
     size_t          n_jobs;     /* attempts, closings and the like that will still use the manager */
 
     pthread_mutex_t wait_lock;  /* guards every queue of waiters; taken last but for leaves */
@@ -378,6 +379,8 @@ int admit(struct attempt *a, struct err *e);
 void live_add(struct workspace *ws);
 /* No lock may be held. Those that wait for room try again. */
 void live_remove(struct workspace *ws);
+/* Nobody is inside some workspace any more: it may go now. Takes live_lock only where somebody waits for that. */
+void admit_left(struct manager *m);
 /* Takes an attempt out of the queue; false: it was not there. Takes live_lock. */
 bool admit_cancel(struct attempt *a);
 /* Calls fn for each live workspace with no lock held. */

@@ -220,10 +220,13 @@ void workspace_leave(struct workspace *ws)
 
 void workspace_peek_end(struct workspace *ws)
 {
-    unsigned gate = atomic_fetch_sub_explicit(&ws->gate, 1, memory_order_acq_rel);
+    struct manager *m = ws->manager;
+    unsigned gate = atomic_fetch_sub(&ws->gate, 1); /* before room_wanted is read, in everybody's eyes */
 
     if (gate == 1) /* closed, and this was the last one inside */
         workspace_left_slow(ws);
+    else if ((gate & ~GATE_OPEN) == 1)
+        admit_left(m);
 }
 
 unsigned workspace_inside(struct workspace *ws)
