@@ -45,7 +45,6 @@ def exercise(workdir, path, operations, seed):
     assert done.returncode == 0 and 'A-OK' in done.stdout, done.stdout[-6000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('passthrough', ['auto', 'off'])
 def test_a_hundred_thousand_random_operations_leave_every_byte_in_its_place(mount, workdir, passthrough):
     s = mount(passthrough=passthrough).session().use()

@@ -2,16 +2,17 @@
 """Whatever the disk below does as POSIX says, the mount does as well. What it does not is listed in
 docs/posix.md, with the reason, and nowhere else."""
 
+import fcntl
 import os
 import re
 import subprocess
 
 import pytest
 
-from harness import CHECKOUT, errno_of, read, write
+from harness import CHECKOUT, RENAME_WHITEOUT, errno_of, fallocate, read, renameat2, run, write
 from workbench import below, crate, native, needs, tmpfs  # pylint: disable=unused-import
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = pytest.mark.root
 
 EVERYBODY = '[user c]\nmode = 0755\n'
 # What pjdfstest may use, and two users that every Debian and Ubuntu has.
@@ -90,6 +91,33 @@ def test_a_link_too_many_is_emlink(common):
     assert failed == 'EMLINK'
     assert errno_of(os.link, s / 'f', s / 'one-more') == 'EMLINK'
     assert os.stat(s / 'f').st_nlink == os.stat(below(s, 'f')).st_nlink
+
+
+# ── what docs/posix.md says besides ─────────────────────────────────────────────────────────
+
+GETFLAGS, COLLAPSE, INSERT = 0x80086601, 8, 32
+
+
+def test_what_is_said_to_differ_differs_so(common):
+    s = common()
+    path = s / 'f'
+    write(path, 'x' * 8192)
+    with open(path, 'r+b', buffering=0) as f:
+        assert errno_of(os.open, s.path, os.O_TMPFILE | os.O_RDWR) in ('EOPNOTSUPP', 'ENOTSUP')
+        assert errno_of(os.setxattr, path, 'system.posix_acl_access', b'\2\0\0\0') in ('EOPNOTSUPP', 'ENOTSUP')
+        assert errno_of(fcntl.ioctl, f, GETFLAGS, bytearray(8)) == 'ENOTTY'
+        assert {errno_of(fallocate, f.fileno(), how, 0, 4096) for how in (COLLAPSE, INSERT)} <= {'EOPNOTSUPP', 'ENOTSUP'}
+        for change in [lambda: f.write(b'y'), lambda: f.truncate(4096)]:
+            os.chmod(path, 0o6755)
+            change()
+            assert os.stat(path).st_mode & 0o7777 == os.stat(below(s, 'f')).st_mode & 0o7777 == 0o755
+    assert errno_of(renameat2, path, s / 'g', RENAME_WHITEOUT) == 'EINVAL'
+    os.mknod(s / 'null', 0o20666, os.makedev(1, 3))
+    assert errno_of(read, s / 'null') == 'EACCES'
+    assert run('stat', '-c', '%W', path).strip() in ('0', '-')
+    before = os.stat(path).st_ctime_ns
+    os.chown(path, -1, -1)
+    assert os.stat(path).st_ctime_ns == before
 
 
 # ── many at once ────────────────────────────────────────────────────────────────────────────
