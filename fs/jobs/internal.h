@@ -33,15 +33,15 @@
 /* Jobs of one session that were made and not started; a directory costs memory alone. */
 #define NEW_JOBS_MAX 10000
 
-#define SPARES_MAX 64
+#define SPARES_MAX       64
+#define SPARE_NAME_BYTES (KEY_HEX + 8)
 
-/* Empty files that removed records have left, for the next ones: in a file system where many files come and go
- * each new one may cost more than all else that starting a job does. */
+/* Records of removed jobs, emptied, for the next ones: where many files come and go a new one may cost more than
+ * all else that starting a job does. An empty record is none: the next life removes it. */
 struct spares {
     pthread_mutex_t lock; /* guards what follows; a leaf */
     unsigned n;
-    uint64_t last;
-    uint64_t numbers[SPARES_MAX];
+    char     names[SPARES_MAX][SPARE_NAME_BYTES];
 };
 
 /* What a user's output takes on the disk. Lives as long as the store. */
@@ -217,10 +217,8 @@ void spares_init(struct spares *s);
 void spares_finish(struct spares *s);
 /* Puts an empty file at this name, where none is; without one nothing happens. */
 void spares_take(struct spares *s, int dir_fd, const char *name);
-/* Takes away the file of this name, which nobody has open. 0 or -errno. */
+/* Empties the file of this name, which nobody has open or will use again, or removes it. 0 or -errno. */
 int  spares_give(struct spares *s, int dir_fd, const char *name);
-/* Whether it is one of an earlier life. */
-bool spares_is(const char *name);
 
 /* ── load.c ── */
 int jobs_load(struct jobs *js, struct err *e);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "fs/jobs/internal.h"
 
@@ -54,8 +53,6 @@ static struct job *load_job(struct jobs *js, const char *name)
     struct job *j;
     int result;
 
-    if (spares_is(name))
-        unlinkat(js->dir_fd, name, 0);
     if (!key_of(name, &key, hex))
         return NULL;
     if (!is_record(name)) {

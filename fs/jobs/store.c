@@ -284,7 +284,7 @@ static void remove_record(struct job *j)
     j->unrecorded = true;
     snprintf(name, sizeof(name), "%s.record", j->hex);
     r = spares_give(&j->jobs->spares, j->jobs->dir_fd, name);
-    if (r < 0 && r != -ENOENT)
+    if (r < 0)
         log_warning("the file %s of a removed job stays: %s", name, strerror(-r));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Open files whose users wait for the job: its streams and `exit` for what comes, `stdin` for room. A
- * request that waits is parked and answered from a thread of the pool. */
+ * request that waits is parked and answered from a thread of the pool, or where its output arrives. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -70,10 +70,10 @@ def job(session, name='j', **settings):
 
 
 def files_kept(daemon):
-    """What is kept of jobs: all files but the empty ones that removed jobs leave for the next."""
+    """What is kept of jobs: all files but the empty records that removed jobs leave for the next."""
     where = f'{daemon.top}/state/jobs'
     return [name for name in os.listdir(where)
-            if not name.startswith('spare.') or os.path.getsize(f'{where}/{name}')]
+            if not name.endswith('.record') or os.path.getsize(f'{where}/{name}')]
 
 
 def run(session, cmd, name='j', timeout=60, **settings):

@@ -207,7 +207,6 @@ def test_what_removed_jobs_left_for_others_goes_with_the_daemon(mount):
     d.start()
     assert output(d.session(), 'echo again') == 'again\n'
     assert len([n for n in os.listdir(f'{d.top}/state/jobs') if n.endswith('.record')]) == 1
-    assert not [n for n in os.listdir(f'{d.top}/state/jobs') if n.startswith('spare.')]
 
 
 def kill_daemon(d):
