@@ -14,6 +14,7 @@
 
 #include "backends/local/cgroup.h"
 #include "backends/local/sandbox.h"
+#include "backends/shared/guest_program.h"
 #include "fs/base/cleanup.h"
 #include "fs/base/list.h"
 #include "fs/base/log.h"
@@ -227,7 +228,7 @@ static struct sandbox_spec spec_of(const struct boxes *bs, const struct backend_
         .named = bs->keys->named,
         .inside_uid = bs->keys->inside_uid,
         .inside_gid = bs->keys->inside_gid,
-        .env = (const char *const *)bs->keys->env,
+        .env = (const char *const *)bs->keys->env.list,
     };
 
     if (!w)
@@ -409,30 +410,6 @@ int boxes_check(struct boxes *bs, struct err *e)
     return bs->mount.confine ? sandbox_check(&s, e) : 0;
 }
 
-/* The guest of the same build or installation as the program that runs. */
-static char *find_guest(void)
-{
-    static const char *const places[] = { "../backends/guest/wsm-guest", "../libexec/wsmfs/wsm-guest", NULL };
-    char exe[PATH_MAX], *path;
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-    char *slash;
-
-    if (n < 0)
-        return strdup(WSMFS_GUEST);
-    exe[n] = '\0';
-    slash = strrchr(exe, '/');
-    *slash = '\0';
-    for (int i = 0; places[i]; i++) {
-        cleanup_free char *beside = NULL;
-        if (asprintf(&beside, "%s/%s", exe, places[i]) < 0)
-            return NULL;
-        path = access(beside, X_OK) == 0 ? realpath(beside, NULL) : NULL;
-        if (path)
-            return path;
-    }
-    return strdup(WSMFS_GUEST);
-}
-
 static int open_dir(struct boxes *bs, struct err *e)
 {
     cleanup_free char *path = NULL;
@@ -450,7 +427,7 @@ static int look_around(struct boxes *bs, struct err *e)
 {
     int r = 0;
 
-    bs->guest = find_guest();
+    bs->guest = guest_program();
     if (!bs->guest)
         return err_set(e, -ENOMEM, "out of memory");
     if (wants_group(bs))

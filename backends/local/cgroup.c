@@ -166,7 +166,7 @@ static int make_part(const struct cgroups *cs, const struct cgroup_hierarchy *h,
     return 0;
 }
 
-static int write_limits(const struct part *p, const struct cgroup_limits *l, const char **file)
+static int write_limits(const struct part *p, const struct sandbox_limits *l, const char **file)
 {
     unsigned needed = cgroup_needed(l);
 
@@ -229,7 +229,7 @@ static const char *name_keys(unsigned controllers, char text[64])
 
 /* One hierarchy's part: made where it is missing, limits set. */
 static int provide_part(const struct cgroups *cs, const struct cgroup_hierarchy *h, const char *name,
-                        const struct cgroup_limits *l, struct cgroup *c, struct err *e)
+                        const struct sandbox_limits *l, struct cgroup *c, struct err *e)
 {
     unsigned wanted = wanted_of(cs, h, cgroup_needed(l));
     const struct part *p = find_part(c, h);
@@ -269,7 +269,7 @@ static void make_for_tracking(const struct cgroups *cs, const char *name, struct
         (void)make_part(cs, &cs->list[i], name, 0, c);
 }
 
-static int provide(const struct cgroups *cs, const char *name, const struct cgroup_limits *l, struct cgroup *c,
+static int provide(const struct cgroups *cs, const char *name, const struct sandbox_limits *l, struct cgroup *c,
                    struct err *e)
 {
     int r = check_all_found(cs, cgroup_needed(l), e);
@@ -281,7 +281,7 @@ static int provide(const struct cgroups *cs, const char *name, const struct cgro
     return r;
 }
 
-int cgroup_create(struct cgroups *cs, const char *name, const struct cgroup_limits *l, struct cgroup **out,
+int cgroup_create(struct cgroups *cs, const char *name, const struct sandbox_limits *l, struct cgroup **out,
                   struct err *e)
 {
     struct cgroup *c = calloc(1, sizeof(*c));
@@ -311,7 +311,7 @@ static void find_parts(const struct cgroups *cs, const char *name, const char *t
     }
 }
 
-int cgroup_adopt(struct cgroups *cs, const char *name, pid_t pid, const struct cgroup_limits *l,
+int cgroup_adopt(struct cgroups *cs, const char *name, pid_t pid, const struct sandbox_limits *l,
                  struct cgroup **out, struct err *e)
 {
     struct cgroup *c = calloc(1, sizeof(*c));
@@ -346,7 +346,7 @@ void cgroup_destroy(struct cgroup *c)
 
 /* ── the trial ───────────────────────────────────────────────────────────────────────────── */
 
-static int try_key(struct cgroups *cs, const struct cgroup_limits *l, struct err *e)
+static int try_key(struct cgroups *cs, const struct sandbox_limits *l, struct err *e)
 {
     struct cgroup *c;
     char name[64];
@@ -361,9 +361,9 @@ static int try_key(struct cgroups *cs, const struct cgroup_limits *l, struct err
     return r;
 }
 
-int cgroups_check(struct cgroups *cs, const struct cgroup_limits *l, struct err *e)
+int cgroups_check(struct cgroups *cs, const struct sandbox_limits *l, struct err *e)
 {
-    const struct cgroup_limits each[] = {
+    const struct sandbox_limits each[] = {
         {.memory_bytes = l->memory_bytes}, {.cpus_milli = l->cpus_milli}, {.pids = l->pids},
     };
     unsigned failed = 0;

@@ -16,19 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "backends/shared/keys.h"
 #include "fs/base/err.h"
-
-/* What is allowed; 0: no limit. */
-struct cgroup_limits {
-    uint64_t memory_bytes; /* no swap beyond it */
-    uint32_t cpus_milli;   /* thousandths of a processor's time */
-    uint32_t pids;         /* processes and threads, the guest included */
-};
-
-/* Takes one key of [sandbox]: "memory" ("2G"), "cpus" ("1.5"), "pids" ("256"). -ENOENT for another
- * key, without a sentence; -EINVAL with one for a value that makes no sense (below 4 MiB, 0.01
- * processors or 8 processes nothing would run). A pure function. */
-int cgroup_limit_parse(struct cgroup_limits *l, const char *key, const char *value, struct err *e);
 
 struct cgroups;
 
@@ -41,7 +30,7 @@ void cgroups_destroy(struct cgroups *cs); /* NULL is fine; groups stay */
 /* Can every limit that is set be honoured here? Makes a group with them and removes it. -EOPNOTSUPP
  * with a sentence that names the keys which cannot, and why. May move the daemon's process (above),
  * so: once, before there are sandboxes. */
-int cgroups_check(struct cgroups *cs, const struct cgroup_limits *l, struct err *e);
+int cgroups_check(struct cgroups *cs, const struct sandbox_limits *l, struct err *e);
 
 /* Removes the group `name` of a sandbox that is gone from every place where this daemon would make it,
  * whatever limits it had: for what a crash has left. None there: 0; one that holds processes: -EBUSY. */
@@ -53,13 +42,13 @@ struct cgroup;
 /* Makes the group `name` (one path component, e.g. "wsm-<instance>-<id>") or takes the one that is
  * there, and sets its limits. Without limits and without a place to make it the group is an empty
  * shell, on which every call succeeds. -errno with a sentence; what was made is removed again. */
-int cgroup_create(struct cgroups *cs, const char *name, const struct cgroup_limits *l, struct cgroup **out,
+int cgroup_create(struct cgroups *cs, const char *name, const struct sandbox_limits *l, struct cgroup **out,
                   struct err *e);
 
 /* Finds the group `name` that the process `pid` was put in by an earlier daemon, wherever that was
  * made, and sets its limits anew. A process that is in no group of that name: as cgroup_create(), and
  * the process is put into it. */
-int cgroup_adopt(struct cgroups *cs, const char *name, pid_t pid, const struct cgroup_limits *l,
+int cgroup_adopt(struct cgroups *cs, const char *name, pid_t pid, const struct sandbox_limits *l,
                  struct cgroup **out, struct err *e);
 
 /* Frees the memory; the group stays. NULL is fine. */

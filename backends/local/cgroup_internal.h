@@ -32,7 +32,7 @@ struct cgroup_file {
     bool        optional;  /* a kernel may lack it (swap accounting) */
     const char *name;
     const char *unlimited;
-    void      (*format)(const struct cgroup_limits *l, char text[64]);
+    void      (*format)(const struct sandbox_limits *l, char text[64]);
 };
 
 /* The files in the order in which they are written, ended by one without a name. */
@@ -42,7 +42,7 @@ const struct cgroup_file *cgroup_files(void);
 const char *cgroup_key(unsigned controller);
 
 /* The controllers that these limits need. */
-unsigned cgroup_needed(const struct cgroup_limits *l);
+unsigned cgroup_needed(const struct sandbox_limits *l);
 
 /* The directory of the group that the text of a /proc/PID/cgroup names in the hierarchy: malloc'ed;
  * NULL when it names none, or one that cannot be reached from here. */

@@ -11,57 +11,11 @@
 #include "fs/base/cleanup.h"
 #include "fs/config/config.h"
 
-static int add_env(struct local_keys *k, const char *variable, size_t len, struct err *e)
-{
-    const char *eq = memchr(variable, '=', len);
-    char **more;
+static int key_env(struct local_keys *k, const char *value, struct err *e) { return sandbox_env_add(&k->env, value, e); }
 
-    if (!eq || eq == variable)
-        return err_set(e, -EINVAL, "\"%.*s\" is no K=V", len < 60 ? (int)len : 60, variable);
-    more = realloc(k->env, (k->n_env + 2) * sizeof(char *));
-    if (!more)
-        return err_set(e, -ENOMEM, "out of memory");
-    k->env = more;
-    k->env[k->n_env] = strndup(variable, len);
-    if (!k->env[k->n_env])
-        return err_set(e, -ENOMEM, "out of memory");
-    k->env[++k->n_env] = NULL;
-    return 0;
-}
-
-/* K=V separated by blanks. */
-static int key_env(struct local_keys *k, const char *value, struct err *e)
-{
-    int r = 0;
-
-    for (const char *p = value + strspn(value, " \t"); *p && r == 0; p += strspn(p, " \t")) {
-        size_t len = strcspn(p, " \t");
-        r = add_env(k, p, len, e);
-        p += len;
-    }
-    return r;
-}
-
-/* A line each; empty ones and those with a '#' in front mean nothing. */
 static int key_env_file(struct local_keys *k, const char *value, struct err *e)
 {
-    cleanup_file FILE *f = fopen(value, "re");
-    cleanup_free char *line = NULL;
-    size_t room = 0;
-    ssize_t n;
-    int r = 0;
-
-    if (*value != '/')
-        return err_set(e, -EINVAL, "not an absolute path");
-    if (!f)
-        return err_sys(e, -errno, "%s cannot be read", value);
-    while (r == 0 && (n = getline(&line, &room, f)) > 0) {
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-        if (n > 0 && *line != '#')
-            r = add_env(k, line, (size_t)n, e);
-    }
-    return r;
+    return sandbox_env_add_file(&k->env, value, e);
 }
 
 static int key_network(struct local_keys *k, const char *value, struct err *e)
@@ -122,7 +76,7 @@ static int take(struct local_keys *k, const struct config_pair *p, struct err *e
     for (size_t i = 0; i < array_size(keys); i++)
         if (strcmp(keys[i].key, p->key) == 0)
             return keys[i].take(k, p->value, e);
-    r = cgroup_limit_parse(&k->limits, p->key, p->value, e);
+    r = sandbox_limit_parse(&k->limits, p->key, p->value, e);
     k->limited = k->limited || r == 0;
     return r == -ENOENT ? err_set(e, -EINVAL, "the local backend cannot honour it") : r;
 }
@@ -140,11 +94,9 @@ int local_keys_read(const struct config_pair *pairs, struct local_keys *out, str
 
 void local_keys_finish(struct local_keys *k)
 {
-    for (size_t i = 0; i < k->n_env; i++)
-        free(k->env[i]);
     for (size_t i = 0; i < k->n_binds; i++)
         shown_bind_finish(&k->binds[i]);
-    free(k->env);
+    sandbox_words_finish(&k->env);
     free(k->binds);
     *k = (struct local_keys){ 0 };
 }

@@ -13,11 +13,10 @@
 struct config_pair;
 
 struct local_keys {
-    char  **env; /* K=V, NULL-terminated */
-    size_t  n_env;
+    struct sandbox_words env; /* K=V */
     struct shown_bind *binds;
     size_t  n_binds;
-    struct cgroup_limits limits;
+    struct sandbox_limits limits;
     bool    limited;       /* one of them is set */
     bool    network_host;
     bool    named;         /* `user =` */

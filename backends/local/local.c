@@ -4,19 +4,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backends/local/box.h"
+#include "backends/shared/files.h"
 #include "fs/base/cleanup.h"
 #include "fs/base/log.h"
-#include "fs/base/walk.h"
 #include "fs/config/config.h"
-
-#define TRASH ".wsmfs/trash"
 
 struct local {
     int  base_fd; /* borrowed */
@@ -125,85 +121,18 @@ static void root_children(void *state, const char *inside, void (*each)(const ch
     local_root_children(((struct local *)state)->shown, inside, each, arg);
 }
 
-/* ── opening ─────────────────────────────────────────────────────────────────────────────── */
-
-/* *made: the directory was not there. What somebody removes in this moment because it is empty (its
- * name was forgotten) is made again. */
-static int open_files(const struct local *l, const char *path, bool *made)
-{
-    int fd = walk_open(l->base_fd, path, false);
-
-    *made = fd == -ENOENT && !l->read_only;
-    for (int tries = 0; *made && fd == -ENOENT && tries < 3; tries++)
-        fd = walk_open(l->base_fd, path, true);
-    return fd;
-}
-
-/* The descriptor is O_PATH, so the way is by its name in /proc. */
-static int set_mode(int fd, uint32_t mode)
-{
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    return chmod(path, mode) < 0 ? -errno : 0;
-}
-
-/* Gives a directory that is still the daemon's to its tenant: the one just made, or one whose maker
- * was killed before this. */
-static int give_away(int fd, const struct backend_workspace *w, bool made)
-{
-    struct stat st;
-    int r;
-
-    if (fstat(fd, &st) < 0)
-        return -errno;
-    bool owed = w->tenant && geteuid() == 0 && st.st_uid == 0 && (w->uid != 0 || st.st_gid != w->gid);
-    if ((made || owed) && w->mode && w->mode != (st.st_mode & 07777)) {
-        r = set_mode(fd, w->mode);
-        if (r < 0)
-            return r;
-    }
-    return owed && fchownat(fd, "", w->uid, w->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
-}
-
-static int say_open_failed(int r, const struct backend_workspace *w, bool read_only, struct err *e)
-{
-    if (r == -ENOTDIR || r == -ELOOP)
-        return err_set(e, -EIO, "%s in the base directory, or a part of it, is a link or a file and no directory; "
-                       "nothing is followed there: move it away", w->host_dir);
-    if (r == -ENOENT && read_only)
-        return err_set(e, -EROFS, "the workspace has no directory yet, and the mount is read-only");
-    return err_sys(e, r, "the directory %s of the base directory cannot be opened", w->host_dir);
-}
+/* ── files ───────────────────────────────────────────────────────────────────────────────── */
 
 static int local_files_open(void *state, const struct backend_workspace *w, struct err *e)
 {
     struct local *l = state;
-    bool made;
-    int fd = open_files(l, w->host_dir, &made);
-    int r;
 
-    if (fd < 0)
-        return say_open_failed(fd, w, l->read_only, e);
-    r = l->read_only ? 0 : give_away(fd, w, made);
-    if (r < 0) {
-        close(fd);
-        return err_sys(e, r, "the directory %s cannot be given to uid %u", w->host_dir, w->uid);
-    }
-    return fd;
+    return host_files_open(l->base_fd, w, l->read_only, e);
 }
 
-/* ── removing ────────────────────────────────────────────────────────────────────────────── */
-
-static int local_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p,
-                         struct err *e)
+static int local_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
-    struct local *l = state;
-    cleanup_close int trash = walk_open(l->base_fd, TRASH, true);
-
-    if (trash < 0)
-        return err_sys(e, trash, TRASH " of the base directory cannot be opened");
-    return trash_remove(l->base_fd, w->host_dir, trash, p, e);
+    return host_files_remove(((struct local *)state)->base_fd, w, p, e);
 }
 
 /* What an interrupted removal has left is removed now too. */
@@ -211,7 +140,6 @@ static int local_list(void *state, void (*found)(const struct backend_found *f, 
                       struct err *e)
 {
     struct local *l = state;
-    cleanup_close int trash = -1;
     struct err why = { 0 };
     int r = boxes_list(l->boxes, found, arg, e);
 
@@ -219,10 +147,7 @@ static int local_list(void *state, void (*found)(const struct backend_found *f, 
         return r;
     if (boxes_check(l->boxes, &why) < 0)
         log_info("jobs will be refused here: %s", why.text);
-    if (l->read_only)
-        return 0;
-    trash = walk_open(l->base_fd, TRASH, false);
-    return trash < 0 ? 0 : trash_empty(trash, NULL, e);
+    return l->read_only ? 0 : host_files_empty_trash(l->base_fd, e);
 }
 
 /* ── --check ─────────────────────────────────────────────────────────────────────────────── */

@@ -20,12 +20,12 @@
 
 /* ── the keys ────────────────────────────────────────────────────────────────────────────── */
 
-static void assert_limits(const char *key, const char *value, struct cgroup_limits expected)
+static void assert_limits(const char *key, const char *value, struct sandbox_limits expected)
 {
-    struct cgroup_limits l = {0};
+    struct sandbox_limits l = {0};
     struct err e = {0};
 
-    assert_int_equal(cgroup_limit_parse(&l, key, value, &e), 0);
+    assert_int_equal(sandbox_limit_parse(&l, key, value, &e), 0);
     assert_int_equal(l.memory_bytes, expected.memory_bytes);
     assert_int_equal(l.cpus_milli, expected.cpus_milli);
     assert_int_equal(l.pids, expected.pids);
@@ -34,14 +34,14 @@ static void assert_limits(const char *key, const char *value, struct cgroup_limi
 static void good_values_are_read(void **state)
 {
     (void)state;
-    assert_limits("memory", "2G", (struct cgroup_limits){.memory_bytes = 2ull << 30});
-    assert_limits("memory", "512M", (struct cgroup_limits){.memory_bytes = 512ull << 20});
-    assert_limits("memory", "4194304", (struct cgroup_limits){.memory_bytes = 4ull << 20});
-    assert_limits("cpus", "1.5", (struct cgroup_limits){.cpus_milli = 1500});
-    assert_limits("cpus", "2", (struct cgroup_limits){.cpus_milli = 2000});
-    assert_limits("cpus", "0.25", (struct cgroup_limits){.cpus_milli = 250});
-    assert_limits("cpus", "0.125", (struct cgroup_limits){.cpus_milli = 125});
-    assert_limits("pids", "256", (struct cgroup_limits){.pids = 256});
+    assert_limits("memory", "2G", (struct sandbox_limits){.memory_bytes = 2ull << 30});
+    assert_limits("memory", "512M", (struct sandbox_limits){.memory_bytes = 512ull << 20});
+    assert_limits("memory", "4194304", (struct sandbox_limits){.memory_bytes = 4ull << 20});
+    assert_limits("cpus", "1.5", (struct sandbox_limits){.cpus_milli = 1500});
+    assert_limits("cpus", "2", (struct sandbox_limits){.cpus_milli = 2000});
+    assert_limits("cpus", "0.25", (struct sandbox_limits){.cpus_milli = 250});
+    assert_limits("cpus", "0.125", (struct sandbox_limits){.cpus_milli = 125});
+    assert_limits("pids", "256", (struct sandbox_limits){.pids = 256});
 }
 
 static void bad_values_are_refused_with_a_sentence_that_names_the_key(void **state)
@@ -54,19 +54,19 @@ static void bad_values_are_refused_with_a_sentence_that_names_the_key(void **sta
     };
     (void)state;
     for (size_t i = 0; i < array_size(pairs); i++) {
-        struct cgroup_limits l = {0};
+        struct sandbox_limits l = {0};
         struct err e = {0};
-        assert_int_equal(cgroup_limit_parse(&l, pairs[i][0], pairs[i][1], &e), -EINVAL);
+        assert_int_equal(sandbox_limit_parse(&l, pairs[i][0], pairs[i][1], &e), -EINVAL);
         assert_memory_equal(e.text, pairs[i][0], strlen(pairs[i][0]));
     }
 }
 
 static void another_key_is_not_ours(void **state)
 {
-    struct cgroup_limits l = {0};
+    struct sandbox_limits l = {0};
 
     (void)state;
-    assert_int_equal(cgroup_limit_parse(&l, "network", "none", NULL), -ENOENT);
+    assert_int_equal(sandbox_limit_parse(&l, "network", "none", NULL), -ENOENT);
 }
 
 /* ── a tree of plain files ───────────────────────────────────────────────────────────────── */
@@ -173,7 +173,7 @@ static void make_v2_group(const struct tree *t)
     }
 }
 
-static const struct cgroup_limits some = {.memory_bytes = 64ull << 20, .cpus_milli = 1500, .pids = 256};
+static const struct sandbox_limits some = {.memory_bytes = 64ull << 20, .cpus_milli = 1500, .pids = 256};
 
 static void limits_are_written_as_v2_wants_them(void **state)
 {
@@ -196,7 +196,7 @@ static void limits_are_written_as_v2_wants_them(void **state)
 static void what_is_not_limited_is_written_as_unlimited(void **state)
 {
     const struct tree *t = *state;
-    const struct cgroup_limits pids = {.pids = 8};
+    const struct sandbox_limits pids = {.pids = 8};
     struct cgroup *c = NULL;
     struct err e = {0};
 
@@ -251,7 +251,7 @@ static void a_controller_that_is_not_there_is_named_by_its_key(void **state)
 static void a_machine_without_control_groups_honours_no_limit_and_all_without(void **state)
 {
     const struct tree *t = *state;
-    const struct cgroup_limits none = {0};
+    const struct sandbox_limits none = {0};
     struct cgroup *c = NULL;
     int fds[CGROUP_PARTS_MAX];
     struct err e = {0};
@@ -303,7 +303,7 @@ static void make_v1(const struct tree *t)
 static void limits_are_written_as_v1_wants_them_below_our_own_groups(void **state)
 {
     const struct tree *t = *state;
-    const struct cgroup_limits l = {.memory_bytes = 64ull << 20, .cpus_milli = 250};
+    const struct sandbox_limits l = {.memory_bytes = 64ull << 20, .cpus_milli = 250};
     struct cgroup *c = NULL;
     struct err e = {0};
 
@@ -322,7 +322,7 @@ static void a_group_that_no_mount_shows_is_not_to_be_had(void **state)
 {
     static const char *const paths[] = {"/docker/other", "/", "/docker/abcd", "/docker/abc/../x"};
     const struct tree *t = *state;
-    const struct cgroup_limits l = {.memory_bytes = 64ull << 20};
+    const struct sandbox_limits l = {.memory_bytes = 64ull << 20};
 
     make_v1(t);
     for (size_t i = 0; i < array_size(paths); i++) {

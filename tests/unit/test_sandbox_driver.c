@@ -28,7 +28,7 @@
 struct order {
     const char *guest, *base, *workspace, *sockets, *name, *group, *count;
     struct sandbox_spec spec;
-    struct cgroup_limits limits;
+    struct sandbox_limits limits;
     const char *env[LIST_MAX + 1];
     size_t n_env;
     struct shown_bind binds[LIST_MAX];
@@ -73,7 +73,7 @@ static void set_bind(struct order *o, const char *text)
 static void set_limit(struct order *o, const char *key, const char *value)
 {
     struct err e = {0};
-    int r = cgroup_limit_parse(&o->limits, key, value, &e);
+    int r = sandbox_limit_parse(&o->limits, key, value, &e);
 
     if (r < 0)
         fail(r, &e);

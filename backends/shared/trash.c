@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backends/local/local.h"
+#include "backends/shared/files.h"
 #include "fs/base/cleanup.h"
 #include "fs/base/walk.h"
 

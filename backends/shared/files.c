@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shared/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/base/walk.h"
+
+#define TRASH ".wsmfs/trash"
+
+/* ── opening ─────────────────────────────────────────────────────────────────────────────── */
+
+/* *made: the directory was not there. What somebody removes in this moment because it is empty (its
+ * name was forgotten) is made again. */
+static int open_files(int base_fd, const char *path, bool read_only, bool *made)
+{
+    int fd = walk_open(base_fd, path, false);
+
+    *made = fd == -ENOENT && !read_only;
+    for (int tries = 0; *made && fd == -ENOENT && tries < 3; tries++)
+        fd = walk_open(base_fd, path, true);
+    return fd;
+}
+
+/* The descriptor is O_PATH, so the way is by its name in /proc. */
+static int set_mode(int fd, uint32_t mode)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return chmod(path, mode) < 0 ? -errno : 0;
+}
+
+/* Gives a directory that is still the daemon's to its tenant: the one just made, or one whose maker
+ * was killed before this. */
+static int give_away(int fd, const struct backend_workspace *w, bool made)
+{
+    struct stat st;
+    int r;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    bool owed = w->tenant && geteuid() == 0 && st.st_uid == 0 && (w->uid != 0 || st.st_gid != w->gid);
+    if ((made || owed) && w->mode && w->mode != (st.st_mode & 07777)) {
+        r = set_mode(fd, w->mode);
+        if (r < 0)
+            return r;
+    }
+    return owed && fchownat(fd, "", w->uid, w->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
+static int say_open_failed(int r, const struct backend_workspace *w, bool read_only, struct err *e)
+{
+    if (r == -ENOTDIR || r == -ELOOP)
+        return err_set(e, -EIO, "%s in the base directory, or a part of it, is a link or a file and no directory; "
+                       "nothing is followed there: move it away", w->host_dir);
+    if (r == -ENOENT && read_only)
+        return err_set(e, -EROFS, "the workspace has no directory yet, and the mount is read-only");
+    return err_sys(e, r, "the directory %s of the base directory cannot be opened", w->host_dir);
+}
+
+int host_files_open(int base_fd, const struct backend_workspace *w, bool read_only, struct err *e)
+{
+    bool made;
+    int fd = open_files(base_fd, w->host_dir, read_only, &made);
+    int r;
+
+    if (fd < 0)
+        return say_open_failed(fd, w, read_only, e);
+    r = read_only ? 0 : give_away(fd, w, made);
+    if (r < 0) {
+        close(fd);
+        return err_sys(e, r, "the directory %s cannot be given to uid %u", w->host_dir, w->uid);
+    }
+    return fd;
+}
+
+/* ── removing ────────────────────────────────────────────────────────────────────────────── */
+
+int host_files_remove(int base_fd, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    cleanup_close int trash = walk_open(base_fd, TRASH, true);
+
+    if (trash < 0)
+        return err_sys(e, trash, TRASH " of the base directory cannot be opened");
+    return trash_remove(base_fd, w->host_dir, trash, p, e);
+}
+
+int host_files_empty_trash(int base_fd, struct err *e)
+{
+    cleanup_close int trash = walk_open(base_fd, TRASH, false);
+
+    return trash < 0 ? 0 : trash_empty(trash, NULL, e);
+}
