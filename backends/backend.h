@@ -33,6 +33,7 @@
 
 #define BACKEND_ABI 1
 #define BACKEND_GROUPS_MAX 256
+#define BACKEND_SANDBOX_SIZE 64
 
 struct config_pair;
 
@@ -64,6 +65,7 @@ struct backend_workspace {
     uint32_t    mode;     /* of a directory that is made for the files, e.g. 0700 */
     uint32_t    groups[BACKEND_GROUPS_MAX]; /* the tenant's further groups */
     size_t      n_groups;
+    char        sandbox[BACKEND_SANDBOX_SIZE]; /* "wsm-<h>-<id>": what to call it, which no other instance does */
 };
 
 /* Lets a long provisioning tell what it does and learn that nobody wants it any more. Both may be

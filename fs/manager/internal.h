@@ -279,6 +279,8 @@ struct workspace *workspace_home_locked(struct manager *m, const struct place_na
 
 /* The relative path of its files, into HOST_DIR_MAX bytes. */
 void workspace_host_dir(const struct workspace *ws, char *out);
+/* Its sandbox's name, which no other instance uses. */
+void workspace_sandbox_name(const struct workspace *ws, char out[BACKEND_SANDBOX_SIZE]);
 /* Fills what backend callbacks are told; `dir` holds HOST_DIR_MAX bytes. */
 void workspace_describe(struct workspace *ws, struct backend_workspace *out, char *dir);
 void workspace_refresh_tenant(struct workspace *ws);

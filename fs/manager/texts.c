@@ -137,9 +137,9 @@ static struct json_object *sharing_sessions(struct workspace *ws)
 static void put_sandbox(struct json_object *o, struct workspace *ws)
 {
     struct manager *m = ws->manager;
-    char name[64];
+    char name[BACKEND_SANDBOX_SIZE];
 
-    snprintf(name, sizeof(name), "wsm-%08x-%s", (unsigned)identity_number("instance", m->base.instance), ws->id);
+    workspace_sandbox_name(ws, name);
     json_put_text_or_null(o, "sandbox", m->backend->provision ? name : NULL);
 }
 

@@ -361,6 +361,12 @@ void workspace_host_dir(const struct workspace *ws, char *out)
                  *ws->session ? "/" : "", ws->session);
 }
 
+void workspace_sandbox_name(const struct workspace *ws, char out[BACKEND_SANDBOX_SIZE])
+{
+    snprintf(out, BACKEND_SANDBOX_SIZE, "wsm-%08x-%s", (unsigned)identity_number("instance", ws->manager->base.instance),
+             ws->id);
+}
+
 void workspace_describe(struct workspace *ws, struct backend_workspace *out, char *dir)
 {
     struct user_config u;
@@ -376,6 +382,7 @@ void workspace_describe(struct workspace *ws, struct backend_workspace *out, cha
         .host_dir = dir,
         .data = &ws->backend_data,
     };
+    workspace_sandbox_name(ws, out->sandbox);
     out->mode = config_user(ws->manager->config, ws->user, &u) ? u.mode : 0700;
     out->tenant = workspace_tenant(ws, &uid, &gid);
     if (out->tenant) {
