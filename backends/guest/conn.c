@@ -30,6 +30,9 @@ static bool may_connect(const struct guest *g, int fd)
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0)
         return false;
+    /* A pid of a namespace that does not hold it is 0: nobody in here, who could be a job. */
+    if (g->outside_only)
+        return peer.pid == 0;
     /* A socket inside is for `connect` inside: pid 0 would be somebody else's sandbox or the host, who
      * share the names of abstract sockets when they share the network. */
     if (g->listens_inside && (peer.pid == 0 || (peer.uid != 0 && peer.uid != geteuid())))

@@ -165,6 +165,8 @@ struct guest {
     int             epoll_fd, null_fd;
     struct source   listener, signals;
     bool            listens_inside;  /* on a name in the sandbox, for `connect` */
+    bool            outside_only;    /* on a path that a host shares with the sandbox, for it alone */
+    const char     *default_user;    /* of jobs that name none; NULL: the guest's own */
     struct proto_id instance;
     pid_t           pid;
     uint64_t        start_ms;
@@ -211,6 +213,8 @@ struct serve_options {
     int         fd;       /* a listening socket; -1: */
     const char *listen;   /* "@name" (abstract) or a path */
     uint32_t    grace_ms;
+    bool        outside;  /* who connects is outside this pid namespace */
+    const char *user;     /* of jobs that name none, or NULL */
 };
 int serve(const struct serve_options *o);    /* exit code */
 /* Begins to end everything: TERM now, KILL after grace_ms, then the loop ends. A shorter time wins. */

@@ -204,7 +204,7 @@ static int environment(struct plan *p, struct guest *g, const struct proto_spawn
 
 /* ── all of it ── */
 
-static int find_user(struct plan *p, const struct proto_spawn *m)
+static int find_user(struct plan *p, const struct guest *g, const struct proto_spawn *m)
 {
     if (m->flags & PROTO_SPAWN_IDS) {
         p->user.set = true;
@@ -215,7 +215,9 @@ static int find_user(struct plan *p, const struct proto_spawn *m)
             p->user.groups[i] = proto_word(&m->groups, i);
         return 0;
     }
-    return m->user.len ? user_find(m->user.s, &p->user) : 0;
+    if (m->user.len)
+        return user_find(m->user.s, &p->user);
+    return g->default_user ? user_find(g->default_user, &p->user) : 0;
 }
 
 static int say(int error, char *why, size_t size, const char *what)
@@ -241,8 +243,8 @@ int plan_make(struct plan *p, struct guest *g, const struct proto_spawn *m, char
                         .cwd = m->cwd.len ? m->cwd.s : NULL };
     if ((m->flags & PROTO_SPAWN_SHELL) && m->argv.count != 1)
         return say(-EINVAL, why, why_size, "a shell job has exactly one script");
-    if (find_user(p, m) != 0) {
-        snprintf(why, why_size, "%s: the sandbox has no such user or group", m->user.s);
+    if (find_user(p, g, m) != 0) {
+        snprintf(why, why_size, "%s: the sandbox has no such user or group", m->user.len ? m->user.s : g->default_user);
         return -EINVAL;
     }
     if (environment(p, g, m) != 0 || find_command(p, m) != 0)

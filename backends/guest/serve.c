@@ -278,6 +278,8 @@ int serve(const struct serve_options *o)
     close_others(o->fd);
     fill_standard_fds(&g);
     g.stop_grace_ms = o->grace_ms;
+    g.outside_only = o->outside;
+    g.default_user = o->user;
     r = prepare(&g);
     if (r == 0)
         r = open_listener(&g, o);
