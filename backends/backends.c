@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/docker/docker.h"
 #include "backends/local/local.h"
 
-static const struct backend *const built_in[] = { &local_backend };
-static const char *const names[] = { "local", NULL };
+static const struct backend *const built_in[] = { &local_backend, &docker_backend };
+static const char *const names[] = { "local", "docker", NULL };
 
 const char *const *backend_names(void)
 {
@@ -24,7 +25,7 @@ static int find_built_in(const char *name, struct backend *out, struct err *e)
             *out = *built_in[i];
             return 0;
         }
-    return err_set(e, -EINVAL, "there is no backend \"%s\"; the built-in one is local, and the path of a shared "
+    return err_set(e, -EINVAL, "there is no backend \"%s\"; the built-in ones are local and docker, and the path of a shared "
                    "object (with a '/') loads another", name);
 }
 

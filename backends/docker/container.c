@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Containers: Engine API, "Container". */
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "backends/docker/docker.h"
+#include "fs/base/cleanup.h"
+
+#define CALL_MS   60000
+#define LABEL     "wsmfs."
+#define GONE_MS   30000   /* for a removal that is under way */
+#define LOOK_NS   20000000
+
+/* What a container is allowed by itself: what package managers and chown need, and nothing that reaches
+ * out of it. */
+static const char *const capabilities[] = { "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID" };
+
+static void put_json(struct json_object **o) { json_object_put(*o); }
+#define cleanup_json __attribute__((cleanup(put_json)))
+#define cleanup_answer __attribute__((cleanup(engine_answer_finish)))
+
+static int call(struct docker *d, const char *method, const char *path, struct json_object *body, int64_t timeout_ms,
+                struct engine_answer *a, struct err *e)
+{
+    const struct engine_request rq = { .method = method, .path = path, .body = body, .timeout_ms = timeout_ms };
+
+    return engine_call(d->engine, &rq, a, e);
+}
+
+/* A call on one container: METHOD /containers/ID TAIL. */
+static int call_on(struct docker *d, const char *method, const char *id, const char *tail, int64_t timeout_ms,
+                   struct engine_answer *a, struct err *e)
+{
+    cleanup_free char *path = NULL;
+
+    *a = (struct engine_answer){ 0 };
+    if (asprintf(&path, "/containers/%s%s", id, tail) < 0) {
+        path = NULL;
+        return err_set(e, -ENOMEM, "out of memory");
+    }
+    return call(d, method, path, NULL, timeout_ms, a, e);
+}
+
+/* ── what one is made from ───────────────────────────────────────────────────────────────── */
+
+static void set(struct json_object *o, const char *key, const char *value)
+{
+    json_object_object_add(o, key, json_object_new_string(value));
+}
+
+static struct json_object *list_of(const struct sandbox_words *w)
+{
+    struct json_object *a = json_object_new_array();
+
+    for (size_t i = 0; i < w->n; i++)
+        json_object_array_add(a, json_object_new_string(w->list[i]));
+    return a;
+}
+
+static void add_mount(struct json_object *mounts, const char *source, const char *target, bool read_only)
+{
+    struct json_object *m = json_object_new_object();
+
+    set(m, "Type", "bind");
+    set(m, "Source", source);
+    set(m, "Target", target);
+    json_object_object_add(m, "ReadOnly", json_object_new_boolean(read_only));
+    json_object_array_add(mounts, m);
+}
+
+/* A `bind` of [sandbox]: PATH or PATH:INSIDE, with ":rw" when it may be written. */
+static void add_bind(struct json_object *mounts, const char *bind)
+{
+    cleanup_free char *text = strdup(bind);
+    char *end = text ? strrchr(text, ':') : NULL, *inside;
+    bool writable = end && strcmp(end, ":rw") == 0;
+
+    if (writable || (end && strcmp(end, ":ro") == 0))
+        *end = '\0';
+    inside = text ? strchr(text, ':') : NULL;
+    if (inside)
+        *inside++ = '\0';
+    if (text)
+        add_mount(mounts, text, inside ? inside : text, !writable);
+}
+
+static struct json_object *mounts_of(struct docker *d, const struct backend_workspace *w)
+{
+    struct json_object *mounts = json_object_new_array();
+    cleanup_free char *files = NULL, *run = NULL;
+
+    if (asprintf(&files, "%s/%s", d->mount.basedir, w->host_dir) < 0)
+        files = NULL;
+    if (asprintf(&run, "%s/.wsmfs/run/%s", d->mount.basedir, w->id) < 0)
+        run = NULL;
+    if (files && run) {
+        add_mount(mounts, files, DOCKER_WORKSPACE, false);
+        add_mount(mounts, d->guest, "/.wsm/wsm-guest", true);
+        add_mount(mounts, run, "/.wsm/run", false);
+    }
+    for (size_t i = 0; i < d->keys.binds.n; i++)
+        add_bind(mounts, d->keys.binds.list[i]);
+    return mounts;
+}
+
+static struct json_object *capabilities_of(const struct docker_keys *k)
+{
+    struct json_object *a = list_of(&k->cap_add);
+
+    for (size_t i = 0; i < array_size(capabilities); i++) {
+        bool dropped = false;
+        for (size_t j = 0; j < k->cap_drop.n; j++)
+            dropped = dropped || strcasecmp(k->cap_drop.list[j], capabilities[i]) == 0 ||
+                      strcasecmp(k->cap_drop.list[j], "ALL") == 0;
+        if (!dropped)
+            json_object_array_add(a, json_object_new_string(capabilities[i]));
+    }
+    return a;
+}
+
+static struct json_object *host_config(struct docker *d, const struct backend_workspace *w)
+{
+    const struct docker_keys *k = &d->keys;
+    struct json_object *h = json_object_new_object(), *drop = json_object_new_array(), *security = list_of(&k->security_opt),
+                       *log = json_object_new_object();
+
+    json_object_array_add(drop, json_object_new_string("ALL"));
+    json_object_array_add(security, json_object_new_string("no-new-privileges"));
+    set(log, "Type", "none"); /* nothing is printed there, and the default grows without bound */
+    json_object_object_add(h, "Mounts", mounts_of(d, w));
+    set(h, "NetworkMode", k->network ? k->network : "none");
+    json_object_object_add(h, "CapDrop", drop);
+    json_object_object_add(h, "CapAdd", capabilities_of(k));
+    json_object_object_add(h, "SecurityOpt", security);
+    json_object_object_add(h, "LogConfig", log);
+    json_object_object_add(h, "ReadonlyRootfs", json_object_new_boolean(k->read_only));
+    json_object_object_add(h, "Init", json_object_new_boolean(k->init));
+    json_object_object_add(h, "PidsLimit", json_object_new_int64(k->limits.pids));
+    if (k->limits.memory_bytes) {
+        json_object_object_add(h, "Memory", json_object_new_int64((int64_t)k->limits.memory_bytes));
+        json_object_object_add(h, "MemorySwap", json_object_new_int64((int64_t)k->limits.memory_bytes));
+    }
+    if (k->limits.cpus_milli)
+        json_object_object_add(h, "NanoCpus", json_object_new_int64((int64_t)k->limits.cpus_milli * 1000000));
+    if (k->runtime)
+        set(h, "Runtime", k->runtime);
+    return h;
+}
+
+static struct json_object *words(const char *const *list)
+{
+    struct json_object *a = json_object_new_array();
+
+    for (; *list; list++)
+        json_object_array_add(a, json_object_new_string(*list));
+    return a;
+}
+
+static struct json_object *command(const struct docker *d)
+{
+    char grace[24];
+    snprintf(grace, sizeof(grace), "%lld", (long long)d->mount.grace_ms);
+    const char *const list[] = { "serve", "--listen", "/.wsm/run/guest.sock", "--peers", "outside", "--grace", grace,
+                                 d->keys.user ? "--user" : NULL, d->keys.user, NULL };
+
+    return words(list);
+}
+
+/* Without labels: those hold the hash of this. */
+static struct json_object *config_of(struct docker *d, const struct backend_workspace *w)
+{
+    static const char *const entry[] = { "/.wsm/wsm-guest", NULL }, *const no_check[] = { "NONE", NULL };
+    struct json_object *c = json_object_new_object(), *check = json_object_new_object();
+
+    set(c, "Image", d->keys.image);
+    json_object_object_add(c, "Entrypoint", words(entry));
+    json_object_object_add(c, "Cmd", command(d));
+    set(c, "WorkingDir", DOCKER_WORKSPACE);
+    set(c, "User", "0:0");
+    json_object_object_add(c, "Env", list_of(&d->keys.env));
+    json_object_object_add(check, "Test", words(no_check));
+    json_object_object_add(c, "Healthcheck", check);
+    set(c, "StopSignal", "SIGTERM");
+    json_object_object_add(c, "HostConfig", host_config(d, w));
+    return c;
+}
+
+static void hash(const char *text, char out[24])
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+
+    if (!EVP_Digest(text, strlen(text), digest, NULL, EVP_sha256(), NULL))
+        digest[0] = 0;
+    for (int i = 0; i < 8; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+void container_spec(struct docker *d, const struct backend_workspace *w, char out[24])
+{
+    cleanup_json struct json_object *c = config_of(d, w);
+
+    hash(json_object_to_json_string(c), out);
+}
+
+static struct json_object *labels_of(const struct docker *d, const struct backend_workspace *w, const char *spec)
+{
+    struct json_object *l = json_object_new_object();
+
+    for (size_t i = 0; i < d->keys.labels.n; i++) {
+        cleanup_free char *pair = strdup(d->keys.labels.list[i]);
+        char *eq = pair ? strchr(pair, '=') : NULL;
+        if (!eq)
+            continue;
+        *eq = '\0';
+        set(l, pair, eq + 1);
+    }
+    set(l, LABEL "instance", d->mount.instance);
+    set(l, LABEL "id", w->id);
+    set(l, LABEL "user", w->user);
+    set(l, LABEL "agent", w->agent);
+    set(l, LABEL "session", w->session);
+    set(l, LABEL "spec", spec);
+    set(l, LABEL "version", WSMFS_VERSION);
+    return l;
+}
+
+/* ── looking ─────────────────────────────────────────────────────────────────────────────── */
+
+static const char *text_at(struct json_object *o, const char *a, const char *b)
+{
+    struct json_object *v = json_object_object_get(o, a);
+
+    if (b)
+        v = json_object_object_get(v, b);
+    return json_object_is_type(v, json_type_string) ? json_object_get_string(v) : "";
+}
+
+static enum container_state state_of(const char *status)
+{
+    static const struct {
+        const char *word;
+        enum container_state state;
+    } states[] = { { "created", CONTAINER_CREATED }, { "running", CONTAINER_RUNNING }, { "paused", CONTAINER_PAUSED },
+                   { "exited", CONTAINER_EXITED }, { "dead", CONTAINER_EXITED } };
+
+    for (size_t i = 0; i < array_size(states); i++)
+        if (strcmp(status, states[i].word) == 0)
+            return states[i].state;
+    return CONTAINER_GOING;
+}
+
+static void describe(const struct docker *d, const struct backend_workspace *w, struct json_object *o,
+                     struct container *out)
+{
+    struct json_object *state = json_object_object_get(o, "State"),
+                       *labels = json_object_object_get(json_object_object_get(o, "Config"), "Labels");
+    const char *error = text_at(state, "Error", NULL);
+
+    out->state = state_of(text_at(state, "Status", NULL));
+    out->ours = strcmp(text_at(labels, LABEL "instance", NULL), d->mount.instance) == 0 &&
+                strcmp(text_at(labels, LABEL "id", NULL), w->id) == 0;
+    snprintf(out->id, sizeof(out->id), "%s", text_at(o, "Id", NULL));
+    snprintf(out->spec, sizeof(out->spec), "%s", text_at(labels, LABEL "spec", NULL));
+    if (*error)
+        snprintf(out->trouble, sizeof(out->trouble), "%s", error);
+    else if (json_object_get_boolean(json_object_object_get(state, "OOMKilled")))
+        snprintf(out->trouble, sizeof(out->trouble), "its memory was full (OOM)");
+    else
+        snprintf(out->trouble, sizeof(out->trouble), "it ended with code %d",
+                 json_object_get_int(json_object_object_get(state, "ExitCode")));
+}
+
+int container_look(struct docker *d, const struct backend_workspace *w, struct container *out, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r;
+
+    *out = (struct container){ 0 };
+    r = call_on(d, "GET", w->sandbox, "/json", CALL_MS, &a, e);
+    if (r < 0 || a.status == 404)
+        return r;
+    if (a.status != 200)
+        return engine_refused(&a, w->sandbox, e);
+    describe(d, w, a.json, out);
+    return 0;
+}
+
+static bool is_taken(const struct engine_answer *a)
+{
+    return a->status == 409 || (a->status == 500 && strstr(a->text, "already in use"));
+}
+
+int container_create(struct docker *d, const struct backend_workspace *w, char id[CONTAINER_ID_SIZE], struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    cleanup_json struct json_object *c = config_of(d, w);
+    char path[128], spec[24];
+    int r;
+
+    hash(json_object_to_json_string(c), spec);
+    json_object_object_add(c, "Labels", labels_of(d, w, spec));
+    snprintf(path, sizeof(path), "/containers/create?name=%s", w->sandbox);
+    r = call(d, "POST", path, c, CALL_MS, &a, e);
+    if (r < 0)
+        return r;
+    if (a.status == 201) {
+        snprintf(id, CONTAINER_ID_SIZE, "%s", text_at(a.json, "Id", NULL));
+        return 0;
+    }
+    if (a.status == 404 && strstr(a.text, "No such image"))
+        return err_set(e, -ENOENT, "the image %s is not at the engine", d->keys.image);
+    if (is_taken(&a))
+        return err_set(e, -EEXIST, "the container's name %s is taken", w->sandbox);
+    if (a.status == 400 && strstr(a.text, "bind source path does not exist"))
+        return err_set(e, -EIO, "the engine does not see the base directory %s: it runs elsewhere (%s)",
+                       d->mount.basedir, a.text);
+    return engine_refused(&a, "a container cannot be made", e);
+}
+
+int container_start(struct docker *d, const char *id, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r = call_on(d, "POST", id, "/start", CALL_MS, &a, e);
+
+    if (r < 0 || a.status == 204 || a.status == 304)
+        return r;
+    engine_refused(&a, "the container cannot be started", e);
+    if (e && e->code == -ENXIO)
+        e->code = -EIO;
+    return a.status == 404 ? -ENOENT : e ? e->code : -EIO;
+}
+
+int container_unpause(struct docker *d, const char *id, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r = call_on(d, "POST", id, "/unpause", CALL_MS, &a, e);
+
+    return r < 0 || a.status == 204 ? r : engine_refused(&a, "the container cannot be unpaused", e);
+}
+
+/* ── ending ──────────────────────────────────────────────────────────────────────────────── */
+
+static int stop(struct docker *d, const char *id, int64_t grace_ms, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int64_t seconds = (grace_ms + 999) / 1000 + 1; /* the guest's own grace comes first */
+    char tail[40];
+    int r;
+
+    snprintf(tail, sizeof(tail), "/stop?t=%lld", (long long)seconds);
+    r = call_on(d, "POST", id, tail, seconds * 1000 + CALL_MS, &a, e);
+    if (r < 0 || a.status == 204 || a.status == 304 || a.status == 404)
+        return r;
+    /* It may be paused, or on its way: what follows kills it. */
+    return 0;
+}
+
+/* Waits until a container that is being removed by somebody is gone. */
+static int wait_gone(struct docker *d, const char *id, struct err *e)
+{
+    struct timespec nap = { .tv_nsec = LOOK_NS };
+
+    for (int64_t waited_ms = 0; waited_ms < GONE_MS; waited_ms += LOOK_NS / 1000000) {
+        cleanup_answer struct engine_answer a = { 0 };
+        int r = call_on(d, "GET", id, "/json", CALL_MS, &a, e);
+        if (r < 0 || a.status == 404)
+            return r;
+        nanosleep(&nap, NULL);
+    }
+    return err_set(e, -EIO, "the container %.12s is being removed, and that does not end", id);
+}
+
+int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r = stop(d, id, grace_ms, e);
+
+    if (r == 0)
+        r = call_on(d, "DELETE", id, "?force=1&v=1", CALL_MS, &a, e);
+    if (r < 0 || a.status == 204 || a.status == 404)
+        return r;
+    if (a.status == 409)
+        return wait_gone(d, id, e);
+    return engine_refused(&a, "the container cannot be removed", e);
+}
+
+/* ── all of them ─────────────────────────────────────────────────────────────────────────── */
+
+int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    cleanup_free char *filter = NULL, *escaped = NULL, *path = NULL;
+    int r;
+
+    if (asprintf(&filter, "{\"label\":[\"" LABEL "instance=%s\"]}", d->mount.instance) < 0)
+        filter = NULL;
+    escaped = filter ? engine_escape(filter) : NULL;
+    if (!escaped || asprintf(&path, "/containers/json?all=1&filters=%s", escaped) < 0) {
+        path = NULL;
+        return err_set(e, -ENOMEM, "out of memory");
+    }
+    r = call(d, "GET", path, NULL, CALL_MS, &a, e);
+    if (r < 0)
+        return r;
+    if (a.status != 200 || !json_object_is_type(a.json, json_type_array))
+        return engine_refused(&a, "the list of containers", e);
+    for (size_t i = 0; i < json_object_array_length(a.json); i++) {
+        struct json_object *l = json_object_object_get(json_object_array_get_idx(a.json, i), "Labels");
+        const struct backend_found f = { text_at(l, LABEL "id", NULL), text_at(l, LABEL "user", NULL),
+                                         text_at(l, LABEL "agent", NULL), text_at(l, LABEL "session", NULL) };
+        if (strcmp(text_at(l, LABEL "instance", NULL), d->mount.instance) == 0 && *f.id)
+            found(&f, arg);
+    }
+    return 0;
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/docker/docker.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backends/shared/files.h"
+#include "fs/base/cleanup.h"
+#include "fs/base/log.h"
+
+#define ROUNDS      20       /* of finding, making and starting, while others do the same */
+#define GUEST_MS    30000    /* for a started guest to listen */
+#define NAP_FIRST_NS 2000000
+#define NAP_MOST_NS  50000000
+
+/* ── begin and end ───────────────────────────────────────────────────────────────────────── */
+
+static void docker_finish(void *state)
+{
+    struct docker *d = state;
+
+    engine_destroy(d->engine);
+    docker_keys_finish(&d->keys);
+    free(d->guest);
+    free(d);
+}
+
+static int begin(struct docker *d, struct err *e)
+{
+    struct engine_address at;
+    int r = docker_keys_read(d->mount.source, d->mount.pairs, &d->keys, e);
+
+    if (r == 0)
+        r = engine_find(d->keys.host, &at, e);
+    if (r == 0)
+        r = engine_create(&at, &d->engine, e);
+    if (r == 0 && strncmp(engine_name(d->engine), "unix://", 7) != 0)
+        r = err_set(e, -EINVAL, "the Docker engine at %s may be on another machine, where this host's directories are not: "
+                    "only a local one, on a unix socket, can be used", engine_name(d->engine));
+    return r == 0 ? docker_place_guest(d, e) : r;
+}
+
+static int docker_init(const struct backend_mount *m, void **state, struct err *e)
+{
+    struct docker *d = calloc(1, sizeof(*d));
+    int r;
+
+    if (!d)
+        return err_set(e, -ENOMEM, "out of memory");
+    d->mount = *m;
+    r = begin(d, e);
+    if (r < 0)
+        docker_finish(d);
+    else
+        *state = d;
+    return r;
+}
+
+/* ── provisioning ────────────────────────────────────────────────────────────────────────── */
+
+static bool is_cancelled(struct backend_progress *p) { return p && p->cancelled(p); }
+
+static void tell(struct backend_progress *p, const char *step, const char *text)
+{
+    if (p)
+        p->step(p, step, text, 0, 0);
+}
+
+static int foreign(const struct backend_workspace *w, const struct container *c, struct err *e)
+{
+    return err_set(e, -EIO, "the container %s (%.12s) is not this mount's: its labels name another instance or "
+                   "workspace. It is left alone; remove or rename it", w->sandbox, c->id);
+}
+
+/* Makes one and says so in *c. */
+static int make(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, bool *pulled,
+                struct container *c, struct err *e)
+{
+    struct err why = { 0 };
+    int r = docker_place_run(d, w, e);
+
+    if (r == 0 && d->keys.pull == DOCKER_PULL_ALWAYS && !*pulled) {
+        r = image_pull(d, p, e);
+        *pulled = true;
+    }
+    if (r < 0)
+        return r;
+    tell(p, "create", d->keys.image);
+    r = container_create(d, w, c->id, &why);
+    if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !*pulled) {
+        *pulled = true;
+        r = image_pull(d, p, e);
+        return r < 0 ? r : -EAGAIN;
+    }
+    if (r == -EEXIST)
+        return -EAGAIN;
+    if (r < 0)
+        return err_set(e, r == -ENOENT ? -ENXIO : r, "%s", why.text);
+    c->state = CONTAINER_CREATED;
+    c->ours = true;
+    return 0;
+}
+
+static void nap(int64_t ns)
+{
+    struct timespec t = { .tv_nsec = ns };
+
+    nanosleep(&t, NULL);
+}
+
+/* One step towards a running container. 0: it runs; -EAGAIN: look again. */
+static int step(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, bool *pulled,
+                struct err *e)
+{
+    struct container c;
+    struct err why = { 0 };
+    char spec[24] = "";
+    int r = container_look(d, w, &c, e);
+
+    if (r < 0)
+        return r;
+    container_spec(d, w, spec);
+    if (c.state == CONTAINER_ABSENT) {
+        r = make(d, w, p, pulled, &c, e);
+        if (r < 0)
+            return r;
+    } else if (!c.ours) {
+        return foreign(w, &c, e);
+    } else if (c.state == CONTAINER_RUNNING) {
+        return 0;
+    } else if (c.state == CONTAINER_PAUSED) {
+        return container_unpause(d, c.id, e);
+    } else if (c.state == CONTAINER_GOING) {
+        nap(NAP_MOST_NS);
+        return -EAGAIN;
+    } else if (strcmp(spec, c.spec) != 0) {
+        r = container_end(d, c.id, 0, e); /* it was made from other settings */
+        return r < 0 ? r : -EAGAIN;
+    }
+    tell(p, "start", d->keys.image);
+    r = container_start(d, c.id, &why);
+    if (r == -ENOENT)
+        return -EAGAIN; /* somebody has removed it */
+    if (r < 0)
+        container_end(d, c.id, 0, NULL);
+    return r < 0 ? err_set(e, r, "%s", why.text) : 0;
+}
+
+static int run_container(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    bool pulled = false;
+    int r = -EAGAIN;
+
+    for (int round = 0; r == -EAGAIN && round < ROUNDS; round++) {
+        if (is_cancelled(p))
+            return err_set(e, -ECANCELED, "cancelled");
+        r = step(d, w, p, &pulled, e);
+    }
+    if (r == -EAGAIN)
+        return err_set(e, -EIO, "the container %s does not come to rest: somebody else makes and removes it", w->sandbox);
+    return r;
+}
+
+/* Why no guest listens: its container may have ended at once. */
+static int guest_missing(struct docker *d, const struct backend_workspace *w, struct err *e)
+{
+    struct container c;
+    int r = container_look(d, w, &c, e);
+
+    if (r < 0)
+        return r;
+    if (c.state == CONTAINER_RUNNING)
+        return -EAGAIN;
+    return err_set(e, -EIO, "the guest does not run in the container: %s", *c.trouble ? c.trouble : "it is gone");
+}
+
+/* A connection, as soon as the guest listens. */
+static int wait_for_guest(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    int64_t waited_ns = 0, pause_ns = NAP_FIRST_NS;
+    struct err why;
+    int r = -EAGAIN;
+
+    tell(p, "guest", "");
+    while (waited_ns < GUEST_MS * 1000000ll && !is_cancelled(p)) {
+        int fd = docker_connect(d, w, &why);
+        if (fd >= 0)
+            return fd;
+        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, e)) != -EAGAIN)
+            return r;
+        nap(pause_ns);
+        waited_ns += pause_ns;
+        pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
+    }
+    return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled")
+                           : err_set(e, -EIO, "the guest in the container does not listen");
+}
+
+/* Releases what a provisioning that failed has made, if it is not what was there before. */
+static int bring_up(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    int r = docker_place_run(d, w, e);
+
+    if (r == 0)
+        r = run_container(d, w, p, e);
+    return r < 0 ? r : wait_for_guest(d, w, p, e);
+}
+
+static int docker_close(void *state, const struct backend_workspace *w, struct err *e)
+{
+    struct docker *d = state;
+    struct container c;
+    int r = container_look(d, w, &c, e);
+
+    if (r < 0)
+        return r;
+    if (c.state != CONTAINER_ABSENT && c.ours)
+        r = container_end(d, c.id, d->mount.grace_ms, e);
+    if (r == 0)
+        docker_remove_run(d, w);
+    return r;
+}
+
+static int docker_provision(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    int fd = bring_up(state, w, p, e);
+
+    if (fd >= 0) {
+        close(fd);
+        return 0;
+    }
+    if (fd == -ECANCELED || fd == -ETIMEDOUT)
+        docker_close(state, w, NULL);
+    return fd;
+}
+
+/* A container may be paused behind our back, and its socket would take a connection all the same. */
+static int look_and_wake(struct docker *d, const struct backend_workspace *w, struct container *c, struct err *e)
+{
+    int r = container_look(d, w, c, e);
+
+    return r == 0 && c->ours && c->state == CONTAINER_PAUSED ? container_unpause(d, c->id, e) : r;
+}
+
+static int docker_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+{
+    struct docker *d = state;
+    struct err why = { 0 }, silence = { 0 };
+    struct container c;
+    int r = look_and_wake(d, w, &c, &why), fd;
+
+    /* Without an engine a guest may be there all the same. */
+    fd = r < 0 || c.state != CONTAINER_ABSENT ? docker_connect(d, w, &silence) : -ENOENT;
+    if (fd >= 0)
+        return fd;
+    if (start)
+        return bring_up(d, w, NULL, e);
+    if (r < 0)
+        return err_set(e, r, "%s", why.text);
+    if (c.state == CONTAINER_RUNNING || c.state == CONTAINER_PAUSED)
+        return err_set(e, -EIO, "%s", silence.text);
+    return err_set(e, -ENXIO, "the container is gone: %s", *c.trouble ? c.trouble : "it was removed");
+}
+
+/* ── the rest ────────────────────────────────────────────────────────────────────────────── */
+
+static int docker_files_open(void *state, const struct backend_workspace *w, struct err *e)
+{
+    struct docker *d = state;
+
+    return host_files_open(d->mount.basedir_fd, w, d->mount.read_only, e);
+}
+
+static int docker_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    return host_files_remove(((struct docker *)state)->mount.basedir_fd, w, p, e);
+}
+
+static int docker_list(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+{
+    struct docker *d = state;
+    int r = container_list(d, found, arg, e);
+
+    if (r == 0 && !d->mount.read_only)
+        r = host_files_empty_trash(d->mount.basedir_fd, e);
+    return r;
+}
+
+static void docker_job_root(void *state, const struct backend_workspace *w, char *out, size_t size)
+{
+    (void)state;
+    (void)w;
+    snprintf(out, size, DOCKER_WORKSPACE);
+}
+
+const struct backend docker_backend = {
+    .abi = BACKEND_ABI,
+    .size_bytes = sizeof(struct backend),
+    .name = "docker",
+    .files_wait = false,
+    .init = docker_init,
+    .finish = docker_finish,
+    .provision = docker_provision,
+    .files_open = docker_files_open,
+    .close = docker_close,
+    .destroy = docker_destroy,
+    .list = docker_list,
+    .stream = docker_stream,
+    .job_root = docker_job_root,
+};

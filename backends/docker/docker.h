@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Workspaces whose sandbox is a container of a Docker Engine on this host.
+ *
+ * The files are directories of the host as those of the local backend, bound into the container at
+ * /workspace. Beside them, below <basedir>/.wsmfs, so that an engine which sees the base directory sees all:
+ *
+ *     guest/wsm-guest-<hash>  the guest program, bound read-only at /.wsm/wsm-guest
+ *     run/<id>/               bound at /.wsm/run: the guest listens there on guest.sock, and wsmfs
+ *                             connects to that. No exec of the engine is needed, and nothing of the image */
+#ifndef WSMFS_DOCKER_DOCKER_H
+#define WSMFS_DOCKER_DOCKER_H
+
+#include "backends/backend.h"
+#include "backends/docker/engine.h"
+#include "backends/docker/keys.h"
+
+#define DOCKER_WORKSPACE "/workspace"
+
+extern const struct backend docker_backend;
+
+struct docker {
+    struct backend_mount mount;
+    struct docker_keys keys;
+    struct engine *engine;
+    char  *guest;          /* the program to be bound, below the base directory; set by docker_place_guest() */
+};
+
+/* ── place.c ── */
+
+/* Puts the guest program where containers can see it. */
+int docker_place_guest(struct docker *d, struct err *e);
+/* Makes a workspace's directory for the guest's socket. */
+int docker_place_run(struct docker *d, const struct backend_workspace *w, struct err *e);
+/* Removes it. */
+void docker_remove_run(struct docker *d, const struct backend_workspace *w);
+/* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
+int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
+
+/* ── container.c ── */
+
+#define CONTAINER_ID_SIZE 65
+
+enum container_state {
+    CONTAINER_ABSENT,
+    CONTAINER_CREATED, /* never started, or it could not be */
+    CONTAINER_RUNNING,
+    CONTAINER_PAUSED,
+    CONTAINER_EXITED,
+    CONTAINER_GOING,   /* being removed, or being restarted */
+};
+
+struct container {
+    enum container_state state;
+    bool ours;                  /* its labels say this instance and this workspace */
+    char id[CONTAINER_ID_SIZE];
+    char spec[24];              /* the hash of what it was made from */
+    char trouble[200];          /* what the engine says of its end */
+};
+
+/* What is there of a workspace's name; CONTAINER_ABSENT is no error. */
+int container_look(struct docker *d, const struct backend_workspace *w, struct container *out, struct err *e);
+/* Makes one. -EEXIST: the name is taken; -ENOENT: no such image; both without a sentence that matters. */
+int container_create(struct docker *d, const struct backend_workspace *w, char id[CONTAINER_ID_SIZE], struct err *e);
+int container_start(struct docker *d, const char *id, struct err *e);
+int container_unpause(struct docker *d, const char *id, struct err *e);
+/* TERM, after the grace KILL, then away with it. One that is gone: 0. */
+int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e);
+/* The hash of what a container would be made from now. */
+void container_spec(struct docker *d, const struct backend_workspace *w, char out[24]);
+/* Calls `found` for every container of this instance. */
+int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e);
+
+/* ── image.c ── */
+
+/* Pulls the image. -ENXIO: it is not to be had; -EACCES: the registry does not let us. */
+int image_pull(struct docker *d, struct backend_progress *p, struct err *e);
+
+#endif

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A Docker Engine: where it is, and talking HTTP to it. Facts: the Engine's API reference, and the
+ * official client for what it does to find one. */
+#ifndef WSMFS_DOCKER_ENGINE_H
+#define WSMFS_DOCKER_ENGINE_H
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fs/base/err.h"
+
+/* Where an engine listens. Strings are malloc'ed or NULL. */
+struct engine_address {
+    char *socket;      /* path of a unix socket; NULL: tcp */
+    char *url;         /* what stands before "/v1.41/…": "http://docker", "https://host:2376" */
+    char *ca, *cert, *key; /* files, of TLS; each may be NULL */
+    bool  unchecked;   /* the server's certificate is not checked */
+    char *from;        /* who named it, for messages: "DOCKER_HOST", "the context lab" */
+};
+
+/* As the official client looks: `host` (NULL: not said), DOCKER_HOST, DOCKER_CONTEXT or the current
+ * context, the default socket. Reads files, connects to nothing. -EINVAL with a sentence. */
+int engine_find(const char *host, struct engine_address *out, struct err *e);
+void engine_address_finish(struct engine_address *a);
+
+struct engine;
+
+/* Takes the address over, also on failure. Connects to nothing. */
+int engine_create(struct engine_address *a, struct engine **out, struct err *e);
+/* NULL is fine. */
+void engine_destroy(struct engine *en);
+/* "unix:///run/docker.sock (the default)", for messages. Borrowed. */
+const char *engine_name(const struct engine *en);
+
+/* What an engine said. */
+struct engine_answer {
+    long  status;             /* of HTTP */
+    struct json_object *json; /* NULL: none, or it did not parse */
+    char  text[ERR_TEXT_MAX]; /* of an error: its message, else the beginning of what came */
+};
+void engine_answer_finish(struct engine_answer *a);
+
+/* A request as it is made. */
+struct engine_request {
+    const char *method;
+    const char *path;             /* behind the version, e.g. "/containers/json?all=1"; already escaped */
+    struct json_object *body;     /* borrowed; NULL: none */
+    const char *header;           /* one more, e.g. "X-Registry-Auth: …"; NULL: none */
+    int64_t timeout_ms;           /* 0: none but that of connecting */
+    bool (*cancelled)(void *arg); /* asked several times a second; NULL: never */
+    /* Streams of JSON, one object a line, are handed over as they come; false ends the request, as an
+     * error of the caller's. NULL: the answer is collected. */
+    bool (*line)(void *arg, struct json_object *o);
+    void *arg;
+};
+
+/* Makes the request, negotiating the version of the API first where that has not been done. Blocks, on
+ * any thread. 0 when any answer came, whatever its status; -EHOSTUNREACH, -EACCES (the socket),
+ * -ETIMEDOUT, -ECANCELED, -EPROTO (not HTTP, or an answer without bound), -ENOMEM, with a sentence.
+ * *out is to be finished in any case. */
+int engine_call(struct engine *en, const struct engine_request *rq, struct engine_answer *out, struct err *e);
+
+/* The error of an answer that is none of those that the caller expects: "docker: WHAT: its message".
+ * Returns the errno. */
+int engine_refused(const struct engine_answer *a, const char *what, struct err *e);
+
+/* The text, escaped to stand in a path or a query; malloc'ed, NULL: out of memory. */
+char *engine_escape(const char *text);
+
+#endif

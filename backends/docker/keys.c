@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/docker/keys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/base/cleanup.h"
+#include "fs/config/config.h"
+
+#define PIDS_BY_ITSELF 4096u
+
+/* ── kinds of values ─────────────────────────────────────────────────────────────────────── */
+
+static int set_text(char **slot, const char *value, struct err *e)
+{
+    if (!*value)
+        return err_set(e, -EINVAL, "there is nothing");
+    free(*slot);
+    *slot = strdup(value);
+    return *slot ? 0 : err_set(e, -ENOMEM, "out of memory");
+}
+
+static int set_flag(bool *slot, const char *value, struct err *e)
+{
+    bool yes = strcmp(value, "on") == 0 || strcmp(value, "yes") == 0 || strcmp(value, "true") == 0;
+
+    *slot = yes;
+    if (yes || strcmp(value, "off") == 0 || strcmp(value, "no") == 0 || strcmp(value, "false") == 0)
+        return 0;
+    return err_set(e, -EINVAL, "it wants on or off");
+}
+
+/* ── [sandbox] ───────────────────────────────────────────────────────────────────────────── */
+
+static int key_env(struct docker_keys *k, const char *v, struct err *e) { return sandbox_env_add(&k->env, v, e); }
+static int key_env_file(struct docker_keys *k, const char *v, struct err *e)
+{
+    return sandbox_env_add_file(&k->env, v, e);
+}
+static int key_user(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->user, v, e); }
+
+/* The core runs it, as a job. */
+static int key_setup(struct docker_keys *k, const char *v, struct err *e)
+{
+    (void)k;
+    return *v ? 0 : err_set(e, -EINVAL, "there is no command");
+}
+
+static int key_network(struct docker_keys *k, const char *v, struct err *e)
+{
+    if (strncmp(v, "container:", 10) == 0)
+        return err_set(e, -EINVAL, "another container's network is not for a workspace");
+    return set_text(&k->network, v, e);
+}
+
+static int key_bind(struct docker_keys *k, const char *v, struct err *e)
+{
+    int r = sandbox_words_add(&k->binds, v, e);
+
+    for (size_t i = 0; r == 0 && i < k->binds.n; i++)
+        if (k->binds.list[i][0] != '/')
+            r = err_set(e, -EINVAL, "\"%s\" is no absolute path", k->binds.list[i]);
+    return r;
+}
+
+/* ── [backend docker] ────────────────────────────────────────────────────────────────────── */
+
+static int key_image(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->image, v, e); }
+static int key_host(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->host, v, e); }
+static int key_runtime(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->runtime, v, e); }
+static int key_read_only(struct docker_keys *k, const char *v, struct err *e) { return set_flag(&k->read_only, v, e); }
+static int key_init(struct docker_keys *k, const char *v, struct err *e) { return set_flag(&k->init, v, e); }
+static int key_cap_drop(struct docker_keys *k, const char *v, struct err *e)
+{
+    return sandbox_words_add(&k->cap_drop, v, e);
+}
+static int key_cap_add(struct docker_keys *k, const char *v, struct err *e)
+{
+    return sandbox_words_add(&k->cap_add, v, e);
+}
+static int key_security_opt(struct docker_keys *k, const char *v, struct err *e)
+{
+    return sandbox_words_add(&k->security_opt, v, e);
+}
+static int key_labels(struct docker_keys *k, const char *v, struct err *e) { return sandbox_env_add(&k->labels, v, e); }
+
+static int key_pull(struct docker_keys *k, const char *v, struct err *e)
+{
+    static const char *const words[] = { "missing", "always", "never" };
+
+    for (size_t i = 0; i < array_size(words); i++)
+        if (strcmp(v, words[i]) == 0) {
+            k->pull = (enum docker_pull)i;
+            return 0;
+        }
+    return err_set(e, -EINVAL, "it wants missing, always or never");
+}
+
+/* ── both ────────────────────────────────────────────────────────────────────────────────── */
+
+static const struct {
+    const char *section, *key;
+    int (*take)(struct docker_keys *k, const char *value, struct err *e);
+} keys[] = {
+    { "sandbox", "env", key_env }, { "sandbox", "env_file", key_env_file }, { "sandbox", "network", key_network },
+    { "sandbox", "user", key_user }, { "sandbox", "bind", key_bind }, { "sandbox", "setup", key_setup },
+    { "backend", "image", key_image }, { "backend", "pull", key_pull },
+    { "backend", "host", key_host }, { "backend", "network", key_network },
+    { "backend", "runtime", key_runtime }, { "backend", "read_only", key_read_only },
+    { "backend", "init", key_init }, { "backend", "cap_drop", key_cap_drop },
+    { "backend", "cap_add", key_cap_add }, { "backend", "security_opt", key_security_opt },
+    { "backend", "labels", key_labels },
+};
+
+static int take(struct docker_keys *k, const struct config_pair *p, struct err *e)
+{
+    int r;
+
+    for (size_t i = 0; i < array_size(keys); i++)
+        if (strcmp(keys[i].section, p->section) == 0 && strcmp(keys[i].key, p->key) == 0)
+            return keys[i].take(k, p->value, e);
+    r = strcmp(p->section, "sandbox") == 0 ? sandbox_limit_parse(&k->limits, p->key, p->value, e) : -ENOENT;
+    return r == -ENOENT ? err_set(e, -EINVAL, "the docker backend cannot honour it") : r;
+}
+
+int docker_keys_read(const char *source, const struct config_pair *pairs, struct docker_keys *out, struct err *e)
+{
+    struct err why = { 0 };
+
+    *out = (struct docker_keys){ .limits.pids = PIDS_BY_ITSELF };
+    for (const struct config_pair *p = pairs; p; p = p->next)
+        if (take(out, p, &why) < 0)
+            return err_set(e, why.code, "%s of section [%s]: %s", p->key, p->section, why.text);
+    if (*source && out->image)
+        return err_set(e, -EINVAL, "the image is named twice, in docker:%s and as `image` of section [backend docker]",
+                       source);
+    if (!*source && !out->image)
+        return err_set(e, -EINVAL, "no image is named: docker:IMAGE, e.g. docker:python:3.12-slim");
+    return *source ? set_text(&out->image, source, e) : 0;
+}
+
+void docker_keys_finish(struct docker_keys *k)
+{
+    struct sandbox_words *lists[] = { &k->env, &k->binds, &k->cap_drop, &k->cap_add, &k->security_opt, &k->labels };
+
+    for (size_t i = 0; i < array_size(lists); i++)
+        sandbox_words_finish(lists[i]);
+    free(k->image);
+    free(k->host);
+    free(k->network);
+    free(k->user);
+    free(k->runtime);
+    *k = (struct docker_keys){ 0 };
+}

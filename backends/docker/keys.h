@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the source, [sandbox] and [backend docker] say. */
+#ifndef WSMFS_DOCKER_KEYS_H
+#define WSMFS_DOCKER_KEYS_H
+
+#include <stdbool.h>
+
+#include "backends/shared/keys.h"
+#include "fs/base/err.h"
+
+struct config_pair;
+
+enum docker_pull { DOCKER_PULL_MISSING, DOCKER_PULL_ALWAYS, DOCKER_PULL_NEVER };
+
+struct docker_keys {
+    char *image;
+    enum docker_pull pull;
+    char *host;      /* NULL: as the docker command finds it */
+    char *network;   /* NULL: none */
+    char *user;      /* of jobs; NULL: the image's */
+    char *runtime;   /* NULL: the engine's default */
+    bool  read_only;
+    bool  init;      /* the engine's own init is process 1, the guest its child */
+    struct sandbox_limits limits;
+    struct sandbox_words env, binds, cap_drop, cap_add, security_opt, labels;
+};
+
+/* Reads the source ("python:3.12-slim", or "" when `image` is set) and the pairs; a key that is not known or
+ * cannot be honoured is refused by its name. -EINVAL with a sentence. *out is to be finished in any
+ * case. */
+int docker_keys_read(const char *source, const struct config_pair *pairs, struct docker_keys *out, struct err *e);
+void docker_keys_finish(struct docker_keys *k);
+
+#endif

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Docker Engine of the tests' own, and images made without any registry."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+from harness import run, wait_for
+
+BUSYBOX = '/bin/busybox'
+SHELL = f'{BUSYBOX} sh -c'
+
+
+class Engine:
+    """dockerd on directories and a socket of its own; it touches no network of the machine."""
+
+    def __init__(self, top):
+        self.top = top
+        self.socket = f'{top}/docker.sock'
+        self.host = f'unix://{self.socket}'
+        self.proc = None
+
+    def start(self):
+        with open(f'{self.top}/dockerd.log', 'ab') as log:
+            self.proc = subprocess.Popen(
+                ['dockerd', '--data-root', f'{self.top}/root', '--exec-root', f'{self.top}/exec', '-H', self.host,
+                 '--pidfile', f'{self.top}/pid', '--bridge=none', '--iptables=false'],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        wait_for(self.answers, 120, 'the engine to answer')
+        return self
+
+    def answers(self):
+        assert self.proc.poll() is None, self.log()
+        return self('version', '--format', '{{.Server.Version}}', check=False) != ''
+
+    def stop(self):
+        self.proc.terminate()
+        self.proc.wait(120)
+
+    def end(self):
+        """Nothing of it stays: no container, process or mount."""
+        if self.proc.poll() is not None:
+            self.start()
+        for container in self('ps', '-aq').split():
+            self('rm', '-f', container, check=False)
+        self.stop()
+        with open('/proc/self/mounts', encoding='utf-8', errors='replace') as f:
+            below = [line.split()[1] for line in f if line.split()[1].startswith(self.top + '/')]
+        for mount in sorted(below, reverse=True):
+            run('umount', '-l', mount, check=False)
+
+    def log(self):
+        with open(f'{self.top}/dockerd.log', encoding='utf-8', errors='replace') as f:
+            return f.read()[-4000:]
+
+    def __call__(self, *words, check=True, stdin=None):
+        done = subprocess.run(['docker', '-H', self.host, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              input=stdin, check=False)
+        if check and done.returncode:
+            raise AssertionError(f'docker {" ".join(words)}: {done.stderr.decode(errors="replace")}')
+        return done.stdout.decode(errors='replace').strip() if done.returncode == 0 else ''
+
+    def make_image(self, name='base:1'):
+        """busybox and nothing else: no shell at /bin/sh, no libc."""
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(f'{root}/bin')
+            os.makedirs(f'{root}/etc')
+            shutil.copy(BUSYBOX, f'{root}/bin/busybox')
+            for applet in ['sh', 'cat', 'sleep', 'id', 'ls', 'mkdir', 'chmod', 'kill', 'env']:
+                os.symlink('busybox', f'{root}/bin/{applet}')
+            with open(f'{root}/etc/passwd', 'w', encoding='ascii') as f:
+                f.write('root:x:0:0::/root:/bin/sh\nworker:x:1234:1234::/:/bin/sh\n')
+            tar = subprocess.run(['tar', '-C', root, '-c', '.'], stdout=subprocess.PIPE, check=True).stdout
+        self('import', '-', name, stdin=tar)
+
+    def containers(self, what='-aq'):
+        return self('ps', what, '--no-trunc').split()
+
+    def inspect(self, container):
+        return json.loads(self('inspect', container))[0]
+
+
+@contextlib.contextmanager
+def running_engine():
+    """Skips where there is no dockerd."""
+    if not shutil.which('dockerd') or not os.path.exists(BUSYBOX):
+        pytest.skip('no dockerd or no busybox here')
+    top = tempfile.mkdtemp(prefix='wsmfs-engine-')
+    engine = Engine(top)
+    try:
+        try:
+            engine.start()
+        except AssertionError:
+            pytest.skip(f'dockerd does not start here: {engine.log()[-300:]}')
+        engine.make_image()
+        yield engine
+    finally:
+        if engine.proc:
+            engine.end()
+        shutil.rmtree(top, ignore_errors=True)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The docker backend, on a real engine."""
+
+import os
+import time
+
+import pytest
+
+from engine import running_engine
+from harness import errno_of, mount_fails, read, wait_for, write
+from jobs import Job, output
+from jobs import run as run_job
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope='module', name='engine')
+def _engine():
+    with running_engine() as engine:
+        yield engine
+
+
+@pytest.fixture(name='docker')
+def _docker(mount, engine):
+    """docker(option=value, …): a mount whose workspaces are containers."""
+    def make(image='base:1', config='', start=True, backend='', **opts):
+        d = mount.prepare()
+        d.source = f'docker:{image}'
+        d.opts.update(basedir=d.basedir, **opts)
+        d.set_config(f'{config}\n[backend docker]\nhost = {engine.host}\n{backend}\n')
+        return d.start() if start else d
+    yield make
+    for container in engine.containers():
+        engine('rm', '-f', container, check=False)
+
+
+@pytest.fixture(name='s')
+def _s(docker):
+    return docker().session()
+
+
+def ready(s):
+    """An access, and the container that it brings."""
+    os.listdir(s.path)
+    wait_for(lambda: s.state() != 'provisioning', 60)
+    assert s.state() == 'ready', s.error()
+    return s
+
+
+def container_of(engine, s):
+    name = s.status()['sandbox']
+    return next(iter(engine('ps', '-aq', '--no-trunc', '--filter', f'name=^/{name}$').split()), None)
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────
+
+def test_files_never_wait_for_the_engine(docker, engine):
+    d = docker(start=False, shutdown_timeout=1)
+    d.set_config('[backend docker]\nhost = unix:///nowhere/docker.sock\n')
+    d.expect('nowhere/docker.sock|not closed within|could not be closed')
+    s = d.start().session()
+    write(s / 'f', 'x')
+    assert read(s / 'f') == 'x'
+    assert os.listdir(s.path) == ['f']
+    assert errno_of(s.ctl, 'provision') == 'EHOSTUNREACH'
+    assert '/nowhere/docker.sock' in s.error()
+    assert engine.containers() == []
+
+
+def test_an_access_provisions_and_a_job_sees_the_files(s):
+    write(s / 'f', 'from outside\n')
+    ready(s)
+    assert output(s, 'cat f; echo inside > g') == 'from outside\n'
+    assert read(s / 'g') == 'inside\n'
+
+
+def test_what_a_job_wrote_is_visible_when_exit_reads(s):
+    for i in range(50):
+        assert run_job(s, f'echo {i} > f; mkdir -p d{i}', f'j{i}')[0] == '0'
+        assert read(s / 'f') == f'{i}\n'
+        assert f'd{i}' in os.listdir(s.path)
+
+
+# ── lifecycle ───────────────────────────────────────────────────────────────────────────────
+
+def test_the_container_is_named_and_labelled(engine, s):
+    ready(s)
+    c = engine.inspect(container_of(engine, s))
+    labels = c['Config']['Labels']
+    assert labels['wsmfs.id'] == s.id()
+    assert labels['wsmfs.user'] == s.names.split('/')[0]
+    assert c['HostConfig']['NetworkMode'] == 'none'
+    assert c['HostConfig']['CapDrop'] == ['ALL']
+    assert 'no-new-privileges' in c['HostConfig']['SecurityOpt']
+    assert c['HostConfig']['PidsLimit'] > 0
+
+
+def test_close_removes_the_container_and_keeps_the_files(engine, s):
+    write(s / 'f', 'kept')
+    ready(s)
+    s.ctl('close')
+    assert engine.containers() == []
+    assert read(s / 'f') == 'kept'
+    assert output(s, 'cat f') == 'kept'
+
+
+def test_destroy_removes_the_files_too(engine, s):
+    write(s / 'f', 'gone')
+    ready(s)
+    s.ctl('destroy')
+    assert engine.containers() == []
+    assert os.listdir(s.path) == []
+
+
+@pytest.mark.parametrize('how', ['kill', 'stop', 'rm -f'])
+def test_a_container_that_somebody_ended_is_made_up_for(engine, s, how):
+    write(s / 'f', 'here')
+    ready(s)
+    j = Job(s, 'long').make().start('echo begun; sleep 1000')
+    j.wait_output('begun')
+    engine(*how.split(), container_of(engine, s))
+    assert read(s / 'f') == 'here'
+    assert j.exit().startswith('signal 15' if how == 'stop' else 'error ')  # a stop is told to it first
+    assert output(s, 'cat f') == 'here'
+
+
+def test_a_paused_container_is_woken(engine, s):
+    write(s / 'f', 'here')
+    ready(s)
+    assert output(s, 'cat f', 'a') == 'here'
+    engine('pause', container_of(engine, s))
+    assert read(s / 'f') == 'here'
+    assert output(s, 'cat f', 'b', timeout=120) == 'here'
+
+
+def test_a_restart_finds_the_container_again(engine, docker):
+    d = docker(keep_on_exit=True)
+    s = d.session()
+    ready(s)
+    before = container_of(engine, s)
+    d.restart()
+    assert output(s, 'echo again') == 'again\n'
+    assert engine.containers() == [before]
+
+
+def test_a_job_goes_on_while_the_daemon_is_killed(engine, docker):
+    d = docker()
+    s = d.session()
+    j = Job(s, 'j').make().start('echo one; while [ ! -e go ]; do sleep 0.1; done; echo two')
+    j.wait_output('one')
+    d.kill()
+    d.start()
+    write(s / 'go', '')
+    assert j.out() == 'one\ntwo\n'
+    assert j.exit() == '0'
+    assert len(engine.containers()) == 1
+
+
+def test_a_foreign_container_of_that_name_is_left_alone(engine, s):
+    s.daemon.expect('is not this mount')
+    name = s.status()['sandbox']
+    foreign = engine('run', '-d', '--name', name, '--network', 'none', 'base:1', '/bin/sleep', '1000')
+    assert errno_of(s.ctl, 'provision') == 'EIO'
+    assert name in s.error()
+    assert engine.inspect(foreign)['State']['Running']
+    engine('rm', '-f', foreign)
+
+
+def test_a_missing_image_is_enxio_and_files_work(docker):
+    s = docker(image='nowhere.invalid/none:1', backend='pull = never').session()
+    s.daemon.expect('is not at the engine')
+    write(s / 'f', 'x')
+    assert errno_of(s.ctl, 'provision') == 'ENXIO'
+    assert 'nowhere.invalid/none:1' in s.error()
+    assert read(s / 'f') == 'x'
+
+
+def test_the_engine_may_go_and_come_back(engine, s):
+    write(s / 'f', 'x')
+    ready(s)
+    engine.stop()
+    try:
+        write(s / 'g', 'y')
+        assert read(s / 'f') + read(s / 'g') == 'xy'
+    finally:
+        engine.start()
+    assert output(s, 'cat f g') == 'xy'
+
+
+def test_an_unused_container_is_evicted(docker, engine):
+    s = docker(ttl=1).session()
+    os.listdir(s.path)
+    wait_for(lambda: s.state() == 'absent', 60)
+    assert engine.containers() == []
+
+
+def test_containers_of_a_dead_daemon_are_found_and_evicted(docker, engine):
+    d = docker(ttl='1h')
+    s = d.session()
+    ready(s)
+    d.kill()
+    d.start(ttl=1)
+    wait_for(lambda: not engine.containers(), 60)
+
+
+# ── isolation ───────────────────────────────────────────────────────────────────────────────
+
+def test_the_guest_cannot_be_changed_from_inside(s):
+    code, _, err = run_job(s, 'echo x > /.wsm/wsm-guest')
+    assert code != '0' and err
+
+
+def test_a_job_is_no_host_of_the_guest(s):
+    """Only who is outside may connect: else a job could command the guest."""
+    ready(s)
+    code, out, _ = run_job(s, '/bin/busybox nc local:/.wsm/run/guest.sock < /dev/null | /bin/busybox wc -c', timeout=60)
+    assert code == '0' and int(out) <= 200  # a greeting at most, and then the end
+
+
+def test_two_tenants_see_nothing_of_each_other(docker):
+    d = docker()
+    a, b = d.session('alice/coder/s1'), d.session('bob/coder/s1')
+    write(a / 'secret', 'x')
+    assert output(b, 'ls -a /workspace') == '.\n..\n'
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────
+
+def test_the_users_of_jobs(docker):
+    d = docker(config='[sandbox]\nuser = worker\n')
+    s = d.session()
+    assert output(s, 'id -u', 'a') == '1234\n'
+    assert output(s, 'id -u', 'b', user='root') == '0\n'
+
+
+def test_environment_and_limits(docker, engine):
+    s = docker(config='[sandbox]\nenv = A=1 B=two\nmemory = 64M\ncpus = 0.5\npids = 64\n').session()
+    assert output(s, 'echo $A $B') == '1 two\n'
+    host = engine.inspect(container_of(engine, s))['HostConfig']
+    assert (host['Memory'], host['NanoCpus'], host['PidsLimit']) == (64 << 20, 500000000, 64)
+
+
+@pytest.mark.parametrize('backend,word', [('pull = sometimes', 'pull'), ('colour = red', 'colour'),
+                                          ('image = a:1', 'image'), ('read_only = perhaps', 'read_only')])
+def test_a_setting_that_makes_no_sense_refuses_the_mount_by_name(docker, backend, word):
+    d = docker(start=False, backend=backend)
+    assert word in mount_fails(d)[1]
+
+
+def test_a_job_starts_faster_than_an_exec(s):
+    ready(s)
+    run_job(s, 'true', 'warm')
+    begin = time.monotonic()
+    for i in range(20):
+        assert run_job(s, 'true', f'j{i}')[0] == '0'
+    assert (time.monotonic() - begin) / 20 < 0.5
