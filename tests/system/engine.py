@@ -88,8 +88,8 @@ class Engine:
 @contextlib.contextmanager
 def running_engine():
     """Skips where there is no dockerd."""
-    if not shutil.which('dockerd') or not os.path.exists(BUSYBOX):
-        pytest.skip('no dockerd or no busybox here')
+    if not shutil.which('dockerd') or not shutil.which('docker') or not os.path.exists(BUSYBOX):
+        pytest.skip('no dockerd, docker or busybox here')
     top = tempfile.mkdtemp(prefix='wsmfs-engine-')
     engine = Engine(top)
     try:
