@@ -141,8 +141,7 @@ static const struct fuse_in_header *header(const struct fuse_buf *buf)
 static bool may_wait(const struct fuse_buf *buf)
 {
     const struct fuse_in_header *in = header(buf);
-    switch (in ? in->opcode : FUSE_READ) {
-    case FUSE_READ:
+    switch (in ? in->opcode : FUSE_FSYNC) {
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
     case FUSE_FALLOCATE:

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/uio.h>
 
 #include "fs/base/cleanup.h"
 #include "fs/hostdir/change.h"
 #include "fs/hostdir/file.h"
 #include "fs/hostdir/lock.h"
+#include "fs/loop.h"
 #include "fs/tree/tree.h"
 
 /* ── handles ─────────────────────────────────────────────────────────────────────────────── */
@@ -194,16 +196,39 @@ void host_dir_create(struct fs *fs, fuse_req_t req, struct node *n, const char *
 
 /* ── data ────────────────────────────────────────────────────────────────────────────────── */
 
+/* Reads until `size` or the end; from the page cache first, so that only what waits for the disk takes another
+ * reader of requests. Bytes or -errno. */
+static ssize_t read_all(struct fs *fs, int fd, char *out, size_t size, off_t off)
+{
+    size_t got = 0;
+    int flags = RWF_NOWAIT;
+    while (got < size) {
+        struct iovec v = {.iov_base = out + got, .iov_len = size - got};
+        ssize_t n = preadv2(fd, &v, 1, off + (off_t)got, flags);
+        if (n < 0 && flags) {
+            flags = 0; /* not in memory, or a file system that cannot tell */
+            readers_expect_wait(fs);
+        } else if (n < 0 && errno != EINTR) {
+            return got ? (ssize_t)got : -errno;
+        } else if (n == 0) {
+            break;
+        } else if (n > 0) {
+            got += (size_t)n;
+        }
+    }
+    return (ssize_t)got;
+}
+
 static void read_file(struct fs *fs, fuse_req_t req, struct handle *h, size_t size, off_t off,
                       struct fuse_file_info *fi)
 {
-    struct fuse_bufvec buf = FUSE_BUFVEC_INIT(size);
-    (void)fs;
+    cleanup_free char *out = malloc(size);
+    ssize_t n = out ? read_all(fs, of(h)->fd, out, size, off) : -ENOMEM;
     (void)fi;
-    buf.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK | FUSE_BUF_FD_RETRY;
-    buf.buf[0].fd = of(h)->fd;
-    buf.buf[0].pos = off;
-    fuse_reply_data(req, &buf, FUSE_BUF_SPLICE_MOVE);
+    if (n < 0)
+        fuse_reply_err(req, (int)-n);
+    else
+        fuse_reply_buf(req, out, (size_t)n);
 }
 
 static void write_file(struct fs *fs, fuse_req_t req, struct handle *h, struct fuse_bufvec *in, off_t off,
