@@ -97,15 +97,17 @@ void change_end(struct change *ch, int r)
 
 /* ── making ──────────────────────────────────────────────────────────────────────────────── */
 
-int change_made(struct change *ch)
+int change_made(struct change *ch, int fd)
 {
     struct side *s = &ch->side[0];
     struct statx st;
     struct look l = look_begin(ch->fs, s->dir, s->via);
     l.exclusive = true;
-    int r = host_statx(s->fd.fd, s->name, &st);
+    int r = fd < 0 ? host_statx(s->fd.fd, s->name, &st) : host_statx(fd, "", &st);
+    if (r == -ENOENT || (r == 0 && !st.stx_nlink))
+        r = -ESTALE; /* somebody behind the mount was faster */
     if (r < 0)
-        return r == -ENOENT ? -ESTALE : r; /* somebody behind the mount was faster */
+        return r;
     r = host_entry(ch->fs, s->via, &l, s->name, &st, &ch->answer.entry);
     if (r < 0)
         return r;
@@ -154,7 +156,7 @@ static void make(struct call *c, int (*act)(struct change *, int fd))
     while (hinodes_room_to_come(c->fs, r, &waited_ms));
     creds_restore(&saved);
     if (r == 0)
-        r = change_made(&ch);
+        r = change_made(&ch, -1);
     change_end(&ch, r);
 }
 
@@ -393,7 +395,7 @@ static void run_link(struct call *c)
     ch.side[0].name = c->name;
     r = do_link(&ch, h);
     if (r == 0)
-        r = change_made(&ch);
+        r = change_made(&ch, -1);
     change_end(&ch, r);
 }
 

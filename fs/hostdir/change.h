@@ -29,8 +29,9 @@ struct change {
 /* Opens and locks the directories (d2 may be NULL). On failure nothing is held. */
 int change_begin(struct change *ch, struct call *c, struct dir_node *d1, struct dir_node *d2);
 
-/* What was just made at side 0 becomes the answer's entry. 0 or -errno. */
-int change_made(struct change *ch);
+/* What was just made at side 0 becomes the answer's entry: what `fd` is, or with -1 what the name leads to.
+ * 0 or -errno, -ESTALE when it has gone already. */
+int change_made(struct change *ch, int fd);
 
 /* Unlocks, tells the other sessions when r is 0, and answers: with r when it is negative. */
 void change_end(struct change *ch, int r);

@@ -145,12 +145,12 @@ static int create_fd(struct call *c, int dir_fd)
     return reopen(c->fs, path_fd, c->fi->flags);
 }
 
-/* The node of what was created: found again by the name, which the change's lock keeps. */
+/* The node of what was opened, whatever the name leads to by now: the data go where the node says. */
 static int created(struct change *ch, int fd)
 {
     struct call *c = ch->c;
     struct open_file *fh;
-    int r = change_made(ch);
+    int r = change_made(ch, fd);
     if (r < 0) {
         close(fd);
         return r;
