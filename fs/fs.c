@@ -57,6 +57,7 @@ void fs_init_connection(struct fs *fs, struct fuse_conn_info *conn)
 {
     fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
     fs->expire_only = fuse_set_feature_flag(conn, FUSE_CAP_EXPIRE_ONLY);
+    fs->direct_mmap = fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
     fs->killpriv = fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
     fs->passthrough = fs->config->passthrough != TRI_OFF && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
     /* one level more is what a container's overlay takes; it forbids stacking on this mount */

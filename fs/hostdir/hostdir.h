@@ -69,6 +69,9 @@ struct hfile {
     uint32_t       opens_passthrough, opens_cached;
     bool           tainted;   /* was open for writing in passthrough: until the last mapping of it is
                                * gone, attributes change without a word */
+    bool           appended;  /* open for appending without passthrough: until the last handle goes,
+                               * whoever opens it reads past the kernel's cache, which would show
+                               * zeros where a line has just been added */
 };
 
 /* The files of one workspace. */

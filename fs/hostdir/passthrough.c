@@ -55,6 +55,16 @@ static bool would_be_told(struct fs *fs, struct open_file *fh)
     return host_statx(fh->fd, "", &st) == 0 && watch_covers(fs, &fh->hi->h, &st);
 }
 
+/* Past the kernel's cache: this handle appends, or another does. */
+static bool is_appended(struct fs *fs, struct open_file *fh, int flags)
+{
+    hinodes_lock(fs);
+    fh->hi->appended |= (flags & O_APPEND) != 0;
+    bool appended = (flags & O_APPEND) || (fh->hi->appended && fs->direct_mmap);
+    hinodes_unlock(fs);
+    return appended;
+}
+
 void file_choose_mode(struct call *c, struct open_file *fh)
 {
     struct fs *fs = c->fs;
@@ -78,7 +88,7 @@ void file_choose_mode(struct call *c, struct open_file *fh)
         c->fi->backing_id = fh->hi->backing_id;
     if (fh->passthrough && (c->fi->flags & O_ACCMODE) != O_RDONLY)
         taint(fs, fh->hi, c->node->kind != NODE_FILE);
-    if (!fh->passthrough && (c->fi->flags & (O_APPEND | O_DIRECT)))
+    if (!fh->passthrough && (is_appended(fs, fh, c->fi->flags) || (c->fi->flags & O_DIRECT)))
         c->fi->direct_io = 1; /* only the backing file knows where its end is */
     if (!fh->passthrough && !c->fi->direct_io)
         c->fi->keep_cache = would_be_told(fs, fh);
@@ -90,7 +100,7 @@ void file_leave_mode(struct fs *fs, struct open_file *fh)
     int id = 0;
     hinodes_lock(fs);
     if (!fh->passthrough) {
-        hi->opens_cached--;
+        hi->appended = --hi->opens_cached && hi->appended;
     } else if (--hi->opens_passthrough == 0) {
         id = hi->backing_id;
         hi->backing_id = 0;

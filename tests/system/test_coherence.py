@@ -327,10 +327,14 @@ def test_many_writers_on_all_sides_append_and_no_line_is_lost(mount, passthrough
             assert '\0' not in text, 'a hole where somebody wrote'
             assert len(text) >= before >= 0 and len(text) >= last, (last, before, len(text))
             last = len(text)
+    fd = os.open(sides['a'], os.O_WRONLY | os.O_APPEND)  # somebody logs from before they look until the end
     watchers = [Child(lambda p=p: watcher(p, time.monotonic() + 2)) for p in [a / 'log', b / 'log']]
     writers = [Child(lambda n=n: writer(n)) for n in ['a1', 'a2', 'b1', 'b2', 'below1', 'below2']]
     for c in writers + watchers:
         c.result()
+    with open(sides['a'], 'rb') as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(mapped) == os.stat(sides['below']).st_size  # while it is open for appending
+    os.close(fd)
     expected = sorted(f'{n}{k} {i:04} {"." * (i % 50)}' for n in sides for k in '12' for i in range(lines))
     for path in sides.values():
         wait_for(lambda p=path: sorted(read(p).splitlines()) == expected, 10)
