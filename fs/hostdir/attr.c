@@ -92,6 +92,17 @@ static void note_asked(struct call *c)
         dir_node_asked(c->fs, container_of(c->node, struct dir_node, n));
 }
 
+static bool is_never_cached(struct call *c)
+{
+    struct hinode *h = c->node->kind == NODE_FILE ? call_hinode(c) : NULL;
+    if (!h)
+        return false;
+    hinodes_lock(c->fs);
+    bool never = h->name && host_never_cached(h->name);
+    hinodes_unlock(c->fs);
+    return never;
+}
+
 /* `covered`: a change since they were read has been told. */
 static void reply_attr(struct call *c, int r, const struct statx *st, bool covered)
 {
@@ -102,7 +113,7 @@ static void reply_attr(struct call *c, int r, const struct statx *st, bool cover
     }
     see(c, st, &out);
     note_asked(c);
-    fuse_reply_attr(c->req, &out, attr_timeout(covered, st));
+    fuse_reply_attr(c->req, &out, is_never_cached(c) ? 0 : attr_timeout(covered, st));
 }
 
 static void run_getattr(struct call *c)

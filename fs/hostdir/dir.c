@@ -74,7 +74,7 @@ static struct node *node_for(struct fs *fs, struct dir_node *d, struct hdir *dir
 
 /* SQLite's side files: one process on the mount and one behind it lose data when such a name is
  * believed for even a moment too long (fuse.md, section 14). */
-static bool never_cached(const char *name)
+bool host_never_cached(const char *name)
 {
     static const char *const endings[] = {"-wal", "-shm", "-journal"};
     size_t n = strlen(name);
@@ -129,8 +129,10 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
     host_attr(dir->h.hd, st, &e->attr);
     if (S_ISLNK(st->stx_mode))
         host_link_entry_size(fs, n, &e->attr);
-    e->entry_timeout = never_cached(name) ? 0 : look_timeout(fs, l, true);
+    e->entry_timeout = host_never_cached(name) ? 0 : look_timeout(fs, l, true);
     e->attr_timeout = entry_attr_timeout(fs, n, st, unsure_dir, look_timeout(fs, l, false));
+    if (host_never_cached(name))
+        e->attr_timeout = 0; /* a recovery reads as much of a -wal as its size says */
     return 0;
 }
 
@@ -156,7 +158,7 @@ static void destroy_dir(struct fs *fs, struct node *n)
 /* An answer that says for how long the name will not be there; false: not even for now. */
 static bool missing(struct call *c, const struct look *l, struct fuse_entry_param *e)
 {
-    double timeout = l->watched && !never_cached(c->name) ? look_timeout(c->fs, l, true) : 0;
+    double timeout = l->watched && !host_never_cached(c->name) ? look_timeout(c->fs, l, true) : 0;
     dir_node_asked(c->fs, container_of(c->node, struct dir_node, n));
     *e = (struct fuse_entry_param){.entry_timeout = timeout < MISSING_TIMEOUT_S ? timeout : MISSING_TIMEOUT_S};
     return timeout > 0;

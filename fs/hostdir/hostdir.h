@@ -225,6 +225,9 @@ int host_stored_target(struct call *c, const char *target, char *out);
 /* file.c: the descriptor of an open file, -1 for another kind of handle. */
 int file_handle_fd(struct handle *h);
 
+/* dir.c: neither the name nor the attributes of such a file are believed. */
+bool host_never_cached(const char *name);
+
 /* attr.c: the kernel is about to learn something of this directory, or has. To be called before that is read
  * and before it is answered. */
 void dir_node_asked(struct fs *fs, struct dir_node *d);
