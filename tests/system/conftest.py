@@ -24,6 +24,8 @@ def stop(*_):
 
 def pytest_configure():
     signal.signal(signal.SIGTERM, stop)  # so that fixtures clean up
+    # A shell's background command ignores it, and so would all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
