@@ -204,7 +204,7 @@ static void signals_reach_the_group_or_the_tree(void **state)
 /* The child stays, and what it prints later hurts nobody. */
 static void what_an_ended_job_left_behind_goes_on(void **state)
 {
-    struct link_spawn s = { .script = "(while [ ! -e $BOX/go ]; do sleep 0.01; done; echo late; echo late; echo $? > $BOX/late) & echo $!; exit 4" };
+    struct link_spawn s = { .script = "(while [ -d $BOX ] && [ ! -e $BOX/go ]; do sleep 0.01; done; echo late; echo late; echo $? > $BOX/late) & echo $!; exit 4" };
     char set[128], late[128], go[128];
     const char *const env[] = { set, NULL };
     struct tjob t;
