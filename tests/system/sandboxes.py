@@ -27,7 +27,7 @@ FLAGS = {'address': ['-fsanitize=address,undefined', '-fno-sanitize-recover=unde
 def compile_all(place):
     """The driver and the guest, in a directory that every user can pass through."""
     sources = [f'{CHECKOUT}/tests/unit/test_sandbox_driver.c']
-    for pattern in ('backends/local/sandbox*.c', 'backends/local/shown*.c', 'backends/local/idmap.c',
+    for pattern in ('backends/local/sandbox*.c', 'backends/local/shown*.c', 'backends/local/idmap.c', 'backends/shared/keys.c',
                     'backends/local/cgroup*.c', 'fs/base/*.c', 'fs/config/*.c'):
         sources += sorted(glob.glob(f'{CHECKOUT}/{pattern}'))
     common = ['cc', '-std=gnu17', '-D_GNU_SOURCE', '-DWSMFS_VERSION="test"', '-O1', '-g', f'-I{CHECKOUT}']
