@@ -99,9 +99,10 @@ struct job {
     uint64_t        serial;              /* order of spawning; its tag in RLIMIT_LOCKS (tree.c) */
     char           *label;
     uint8_t         state;               /* enum proto_job_state */
-    pid_t           pid;                 /* 0: never started */
+    pid_t           pid;                 /* 0: there never was a process */
     bool            reaped, tty;
     bool            timed_out;
+    bool            never_ran;           /* end_kind, end_code and end_text say why */
     enum killing    killing;
     bool            exit_sent;           /* on the present connection */
     uint8_t         end_kind;
@@ -163,6 +164,7 @@ struct conn {
 
 struct guest {
     int             epoll_fd, null_fd;
+    int             reports[2];      /* a pipe: what could not be executed (spawn.c) */
     struct source   listener, signals;
     bool            listens_inside;  /* on a name in the sandbox, for `connect` */
     bool            outside_only;    /* on a path that a host shares with the sandbox, for it alone */
@@ -314,10 +316,13 @@ struct spawned {
     int   exit_code;      /* 126 or 127 when the command is to blame, else 0 */
     char  text[PROTO_TEXT_MAX_BYTES + 1];
 };
-/* Starts a command; false with error and text set. */
+/* Starts a process for a command; false with error and text set: there is none. It does not wait for the execve:
+ * a command that cannot be executed is a child that ends with 127, of which there is a report then. */
 bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, struct spawned *s);
-
-void spawn_reap(pid_t pid);
+int  spawn_open_reports(struct guest *g); /* once; 0 or -errno */
+/* The next report of a child that could not execute its command: pid, error, exit_code and text, with the tag that
+ * the child was started with. False: there is none now. */
+bool spawn_report(struct guest *g, uint64_t *tag, struct spawned *s);
 /* Sets a terminal's size. 0 or -errno. */
 int spawn_resize(int fd, uint16_t cols, uint16_t rows);
 
@@ -337,7 +342,9 @@ void user_complete(struct user *u);
 
 pid_t tree_parent(pid_t pid); /* 0: not known */
 uint64_t tree_tag(const struct guest *g, uint64_t serial);
-/* Signals the job's process group, which needs no look at /proc. */
+/* Signals the group of a job that has a process, or had one. 0 or -errno. */
+int  tree_kill_group(const struct job *j, int signo);
+/* Signals the group of a job that runs, TERM so that stopped processes learn of it. Needs no look at /proc. */
 void tree_signal_group(const struct job *j, int signo);
 /* Signals the job's whole tree (`skip_group`: but its group), 0 to only count. Returns the number of its
  * processes (zombies left out). */

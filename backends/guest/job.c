@@ -106,10 +106,10 @@ static void open_streams(struct guest *g, struct job *j, const struct spawned *s
         input_close(g, j);
 }
 
-static void failed(struct guest *g, struct job *j, const struct spawned *s)
+/* Its command was never executed: how it ends. */
+static void never_ran(struct guest *g, struct job *j, const struct spawned *s)
 {
-    j->reaped = true;
-    j->in.closed = true;
+    j->never_ran = true;
     j->end_kind = s->exit_code ? PROTO_END_EXITED : PROTO_END_FAILED;
     j->end_code = s->exit_code ? s->exit_code : s->error;
     j->end_text = strdup(s->text);
@@ -120,6 +120,14 @@ static void failed(struct guest *g, struct job *j, const struct spawned *s)
         output_say(g, o, s->text);
         output_say(g, o, j->tty ? "\r\n" : "\n");
     }
+}
+
+/* There is not even a process. */
+static void failed(struct guest *g, struct job *j, const struct spawned *s)
+{
+    j->reaped = true;
+    j->in.closed = true;
+    never_ran(g, j, s);
     job_advance(g, j);
 }
 
@@ -210,18 +218,36 @@ static void collect_rest(struct guest *g, struct job *j)
     job_advance(g, j);
 }
 
+/* What children said that could not execute their commands: one that has died, and others that are about to. */
+static void read_reports(struct guest *g)
+{
+    struct spawned s;
+    uint64_t tag;
+
+    while (spawn_report(g, &tag, &s)) {
+        struct job *j = *pid_place(g, s.pid);
+
+        if (j && tag == tree_tag(g, j->serial))
+            never_ran(g, j, &s);
+    }
+}
+
 void job_reap(struct guest *g, pid_t pid, int wait_status)
 {
     struct job **at = pid_place(g, pid), *j = *at;
 
     if (!j)
         return;
+    if (wait_status != 0)
+        read_reports(g);
     *at = j->pid_next;
     j->pid_next = NULL;
     j->reaped = true;
     j->state = PROTO_JOB_ENDING;
-    j->end_kind = WIFSIGNALED(wait_status) ? PROTO_END_SIGNALED : PROTO_END_EXITED;
-    j->end_code = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    if (!j->never_ran) {
+        j->end_kind = WIFSIGNALED(wait_status) ? PROTO_END_SIGNALED : PROTO_END_EXITED;
+        j->end_code = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    }
     if (j->killing == KILLING_NOT) {
         j->deadline_ns = 0;
         collect_rest(g, j);

@@ -181,7 +181,9 @@ static void on_signal(const struct request *r)
     }
     if (m->scope == PROTO_SCOPE_TREE)
         tree_signal(r->g, j, (int)m->signo, false);
-    else if (kill(m->scope == PROTO_SCOPE_GROUP ? -j->pid : j->pid, (int)m->signo) != 0)
+    else if (m->scope == PROTO_SCOPE_GROUP)
+        error = tree_kill_group(j, (int)m->signo);
+    else if (kill(j->pid, (int)m->signo) != 0)
         error = -errno;
     answer_plain(r, error, error ? strerror(-error) : "");
 }

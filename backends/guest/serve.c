@@ -44,13 +44,6 @@ static void reap(struct guest *g)
         guest_stop_step(g);
 }
 
-/* A child that was never a job's: waits for it alone. */
-void spawn_reap(pid_t pid)
-{
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-}
-
 /* As the first process of a sandbox the guest is told to end from outside alone, where the sender has
  * no number in here (pid_namespaces(7)); a job's kill of process 1 is not for it to decide. */
 static bool may_end_us(const struct signalfd_siginfo *info)
@@ -140,7 +133,7 @@ void guest_stop_step(struct guest *g)
 static void init(struct guest *g)
 {
     memset(g, 0, sizeof(*g));
-    g->listener.fd = g->signals.fd = g->null_fd = g->epoll_fd = -1;
+    g->listener.fd = g->signals.fd = g->null_fd = g->epoll_fd = g->reports[0] = g->reports[1] = -1;
     for (unsigned i = 0; i < CONNS_MAX; i++)
         g->conns[i].src.fd = -1;
     list_init(&g->jobs);
@@ -189,6 +182,7 @@ static int prepare(struct guest *g)
 {
     struct rlimit most;
     uint32_t seed[5];
+    int r;
 
     /* A job of the same user could else trace us and take our descriptors. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -204,7 +198,9 @@ static int prepare(struct guest *g)
     memcpy(g->instance.b, seed, sizeof(g->instance.b));
     g->tag_base = (seed[4] & 0x3fffffffu) | 0x20000000u;
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    return g->epoll_fd < 0 ? complain(-errno, "epoll") : 0;
+    if (g->epoll_fd < 0)
+        return complain(-errno, "epoll");
+    return (r = spawn_open_reports(g)) == 0 ? 0 : complain(r, "no pipe");
 }
 
 /* Takes a name; a path that a dead predecessor has left there is taken over. */

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Starting a command. The child shares the guest's memory until it executes (CLONE_VM | CLONE_VFORK, as
- * posix_spawn does): nothing is copied, and it tells what went wrong by writing it down. All that needs
- * memory is prepared before (plan.c); the child only makes system calls. */
+/* Starting a command. The child is a plain fork, and nobody waits for its execve: on a busy machine that takes
+ * as long as the child waits for a processor, and meanwhile the guest has others to serve. What went wrong
+ * the child says in a pipe that all children share; it is read when a child has died (job.c), so that one
+ * that executes costs nothing more. All that needs memory is prepared before (plan.c). */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,6 @@
 
 #include "backends/guest/guest.h"
 #include "backends/guest/plan.h"
-
-#define STACK_BYTES (64 << 10)
 
 /* Not in musl's headers (linux/capability.h). */
 struct cap_head { uint32_t version; int pid; };
@@ -42,9 +41,16 @@ struct child {
     const struct fds *fds;
     const struct rlimit *files_limit;
     uint64_t          tag;
-    int               step;  /* written by the child: what failed, */
-    int               error; /* and how; 0: nothing */
+    int               reports; /* where it says what failed */
+    int               step;    /* what it is doing */
 };
+
+/* What a child says that could not execute its command, in one write. */
+struct report {
+    uint64_t       tag; /* whose child: numbers of processes come again */
+    struct spawned s;
+};
+_Static_assert(sizeof(struct report) <= PIPE_BUF, "one that another child's may lie in the midst of");
 
 enum step { STEP_EXEC, STEP_SESSION, STEP_TERMINAL, STEP_STREAMS, STEP_RIGHTS, STEP_CWD };
 static const char *const step_text[] = {
@@ -52,9 +58,8 @@ static const char *const step_text[] = {
     [STEP_STREAMS] = "standard streams", [STEP_RIGHTS] = "cannot become the user", [STEP_CWD] = "directory",
 };
 
-/* ── in the child: system calls only, on memory that is the guest's ── */
+/* ── in the child ── */
 
-/* libc's own functions tell all threads of a process; the raw calls change this task alone. */
 static int become_user(const struct user *u)
 {
     if (!u->set)
@@ -64,6 +69,7 @@ static int become_user(const struct user *u)
         return -errno;
     if (syscall(SYS_setresgid, u->gid, u->gid, u->gid) != 0 || syscall(SYS_setresuid, u->uid, u->uid, u->uid) != 0)
         return -errno;
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* which the change may have set; it holds the guest's descriptors */
     return 0;
 }
 
@@ -82,7 +88,8 @@ static int take_rights(const struct plan *p)
 
     if (p->flags & PROTO_SPAWN_DROP_CAPS)
         for (int c = 0; c <= CAPS_MAX; c++)
-            prctl(PR_CAPBSET_DROP, c, 0, 0, 0); /* needs CAP_SETPCAP; without it no_new_privs must do */
+            if (prctl(PR_CAPBSET_DROP, c, 0, 0, 0) != 0)
+                break; /* that was the last one; or CAP_SETPCAP is missing, and no_new_privs must do */
     r = become_user(&p->user);
     if (r == 0 && (p->flags & PROTO_SPAWN_NO_NEW_PRIVS))
         r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 ? 0 : -errno;
@@ -97,6 +104,19 @@ static int take_streams(const struct fds *f)
         if (dup2(f->child[i], i) < 0)
             return -errno;
     return 0;
+}
+
+/* Not only by the execve, which may have to wait for a filesystem: others wait for the end of an input or of a
+ * connection that this process has, too, and must not wait for it. */
+static void leave_others(int keep, int also)
+{
+    unsigned low = (unsigned)(also >= 0 && also < keep ? also : keep), high = (unsigned)(also > keep ? also : keep);
+
+    if (low > 3)
+        syscall(SYS_close_range, 3u, low - 1, 0u);
+    if (high > low + 1)
+        syscall(SYS_close_range, low + 1, high - 1, 0u);
+    syscall(SYS_close_range, high + 1, ~0u, 0u);
 }
 
 static int set_limits(const struct child *c)
@@ -141,6 +161,7 @@ static int steps(struct child *c)
     c->step = STEP_STREAMS;
     if ((r = take_streams(c->fds)) != 0)
         return r;
+    leave_others(c->reports, c->plan->script_fd);
     set_limits(c);
     c->step = STEP_RIGHTS;
     if ((r = take_rights(c->plan)) != 0)
@@ -150,17 +171,6 @@ static int steps(struct child *c)
         return -errno;
     c->step = STEP_EXEC;
     return execute(c->plan);
-}
-
-static int child_main(void *arg)
-{
-    struct child *c = arg;
-    sigset_t none;
-
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    c->error = steps(c);
-    _exit(127);
 }
 
 /* ── streams ── */
@@ -228,6 +238,24 @@ static int open_streams(struct guest *g, const struct plan *p, struct fds *f)
     return r;
 }
 
+int spawn_open_reports(struct guest *g)
+{
+    if (pipe2(g->reports, O_CLOEXEC) != 0 || fcntl(g->reports[0], F_SETFL, O_NONBLOCK) != 0)
+        return -errno;
+    return 0;
+}
+
+bool spawn_report(struct guest *g, uint64_t *tag, struct spawned *s)
+{
+    struct report r;
+
+    if (read(g->reports[0], &r, sizeof(r)) != sizeof(r))
+        return false;
+    *tag = r.tag;
+    *s = r.s;
+    return true;
+}
+
 int spawn_resize(int fd, uint16_t cols, uint16_t rows)
 {
     struct winsize w = { .ws_col = cols, .ws_row = rows };
@@ -245,50 +273,49 @@ static bool refuse(struct spawned *s, int error, int exit_code, const char *what
     return false;
 }
 
-static bool explain(struct spawned *s, const struct child *c)
+static bool explain(struct spawned *s, const struct child *c, int error)
 {
     const char *name = c->plan->argv[0];
 
     if (c->step == STEP_CWD)
-        return refuse(s, c->error, 0, c->plan->cwd, strerror(-c->error));
+        return refuse(s, error, 0, c->plan->cwd, strerror(-error));
     if (c->step != STEP_EXEC)
-        return refuse(s, c->error, 0, step_text[c->step], strerror(-c->error));
+        return refuse(s, error, 0, step_text[c->step], strerror(-error));
     if (c->plan->flags & PROTO_SPAWN_SHELL)
         name = "/bin/sh";
-    if (c->error == -ENOENT && strchr(name, '/') == NULL)
-        return refuse(s, c->error, 127, name, "command not found");
-    return refuse(s, c->error, c->error == -ENOENT ? 127 : 126, name, strerror(-c->error));
+    if (error == -ENOENT && strchr(name, '/') == NULL)
+        return refuse(s, error, 127, name, "command not found");
+    return refuse(s, error, error == -ENOENT ? 127 : 126, name, strerror(-error));
 }
 
-__attribute__((no_sanitize("address", "undefined", "thread")))
-static pid_t start(struct child *c)
+/* The child's life. No signal has a handler here: one that comes before the execve does what it would do to the
+ * command. */
+static _Noreturn void child_main(struct child *c)
 {
-    static char stack[STACK_BYTES] __attribute__((aligned(64)));
+    struct report r = { .tag = c->tag, .s = { .pid = getpid(), .in = -1, .out = -1, .err = -1 } };
+    sigset_t none;
 
-    return clone(child_main, stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, c);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    explain(&r.s, c, steps(c));
+    ssize_t n = write(c->reports, &r, sizeof(r));
+    (void)n;
+    _exit(127);
 }
 
-/* A child that has failed is a zombie already; nobody is to hear of it. */
 static bool run(struct child *c, struct spawned *s)
 {
-    pid_t pid = start(c);
-
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* the child's change of user may have reset it for both */
-    if (pid < 0)
-        return refuse(s, -errno, 0, "no process could be started", strerror(errno));
-    if (c->error) {
-        spawn_reap(pid);
-        return explain(s, c);
-    }
-    s->pid = pid;
-    return true;
+    s->pid = fork();
+    if (s->pid == 0)
+        child_main(c);
+    return s->pid > 0 || refuse(s, -errno, 0, "no process could be started", strerror(errno));
 }
 
 bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, struct spawned *s)
 {
     struct plan plan;
     struct fds fds = { { -1, -1, -1 }, { -1, -1, -1 } };
-    struct child c = { &plan, &fds, &g->files_limit, tag, 0, 0 };
+    struct child c = { &plan, &fds, &g->files_limit, tag, g->reports[1], STEP_SESSION };
     bool ok = false;
     int r;
 

@@ -203,6 +203,14 @@ static void mark_all(struct guest *g)
 
 /* ── signals ── */
 
+/* A child that has just been forked has no group of its own yet. */
+int tree_kill_group(const struct job *j, int signo)
+{
+    if (kill(-j->pid, signo) == 0)
+        return 0;
+    return !j->reaped && errno == ESRCH && kill(j->pid, signo) == 0 ? 0 : -errno;
+}
+
 /* KILL goes to whole groups, which no fork escapes. A stopped process learns of TERM only when it goes
  * on. */
 static void send(const struct proc *p, int signo)
@@ -234,9 +242,9 @@ void tree_signal_group(const struct job *j, int signo)
 {
     if (!j->pid || j->reaped) /* afterwards the number may be another's */
         return;
-    kill(-j->pid, signo);
+    tree_kill_group(j, signo);
     if (signo == SIGTERM)
-        kill(-j->pid, SIGCONT);
+        tree_kill_group(j, SIGCONT);
 }
 
 unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group)
@@ -244,7 +252,7 @@ unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group)
     if (!j->pid)
         return 0;
     if (!scan(g))
-        return kill(-j->pid, signo) == 0;
+        return tree_kill_group(j, signo) == 0;
     mark(g, j);
     return signal_members(g, signo, skip_group ? j->pid : 0);
 }
@@ -266,6 +274,6 @@ void tree_signal_all(struct guest *g, int signo)
         struct job *j = container_of(pos, struct job, all);
 
         if (j->pid && !job_ended(j))
-            kill(-j->pid, signo);
+            tree_kill_group(j, signo);
     }
 }

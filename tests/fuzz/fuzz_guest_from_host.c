@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* ── stand-ins ── */
 
 static struct { pid_t pid; int in, out, err; } children[8];
-static unsigned n_children;
+static unsigned n_children, n_reported;
 static uint8_t behaviour;
 
 bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, struct spawned *s)
@@ -49,6 +49,19 @@ bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, s
     return n == 10;
 }
 
+/* One that ends may have been such a one; so may any number that comes along. */
+bool spawn_report(struct guest *guest, uint64_t *tag, struct spawned *s)
+{
+    unsigned i = n_reported++;
+
+    (void)guest;
+    if (!(behaviour & 2) || i >= n_children)
+        return false;
+    *s = (struct spawned){ .pid = children[i].pid, .error = -ENOENT, .exit_code = i % 2 ? 0 : 126, .text = "stand-in" };
+    *tag = i + 1;
+    return true;
+}
+
 static void end_child(struct guest *g, unsigned i)
 {
     if (!children[i].pid)
@@ -70,6 +83,7 @@ unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group)
     return !j->reaped;
 }
 void tree_signal_all(struct guest *g, int signo) { (void)g, (void)signo; }
+int tree_kill_group(const struct job *j, int signo) { (void)j, (void)signo; return 0; }
 int64_t tree_next_look(const struct guest *g) { (void)g; return 0; }
 void tree_forget(struct guest *g) { (void)g; }
 void guest_stop(struct guest *g, uint32_t grace_ms) { (void)grace_ms; g->stopping = true; }
@@ -94,7 +108,7 @@ static void init(void)
     list_init(&g.drains);
     list_init(&g.dead_drains);
     g.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    n_children = 0;
+    n_children = n_reported = 0;
 }
 
 static const struct proto_id host = { { 1 } }, epoch = { { 2 } }, other_epoch = { { 3 } };
