@@ -353,7 +353,7 @@ unsigned tree_signal(struct guest *g, struct job *j, int signo, bool skip_group)
 void tree_signal_all(struct guest *g, int signo);
 
 int64_t tree_next_look(const struct guest *g); /* when looking again takes its fair share of time at most */
-void tree_forget(struct guest *g);          /* at the end of a turn: the next look is a new one */
+void tree_forget(struct guest *g);          /* at the end of a turn, and after a start: the next look is a new one */
 
 int connect_main(const char *to);            /* exit code */
 

@@ -152,6 +152,7 @@ struct job *job_spawn(struct guest *g, struct host *h, const struct proto_spawn 
     }
     j->pid = s.pid;
     *pid_place(g, s.pid) = j;
+    tree_forget(g); /* what was seen of /proc in this turn has not seen this one */
     if (m->timeout_ms)
         set_deadline(g, j, guest_now_ns() + (int64_t)m->timeout_ms * MS);
     open_streams(g, j, &s);

@@ -133,6 +133,31 @@ static void a_kill_without_grace_is_a_kill(void **state)
     done(&t);
 }
 
+/* It may not have executed anything yet, nor have a group of its own. */
+static void a_signal_right_behind_the_start_arrives(void **state)
+{
+    struct link_spawn s = { .script = "exec sleep 1000" };
+    struct tjob t[48];
+    const int n = sizeof(t) / sizeof(t[0]);
+
+    (void)state;
+    for (int i = 0; i < n; i++) {
+        spawn(&t[i], &s);
+        if (i % 3 == 2)
+            assert_int_equal(link_job_kill(t[i].job, 3600 * 1000, tjob_done, &t[i]), 0);
+        else
+            assert_int_equal(link_job_signal(t[i].job, SIGTERM, i % 3 ? LINK_SCOPE_GROUP : LINK_SCOPE_TREE, tjob_done,
+                                             &t[i]), 0);
+    }
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(tjob_wait_done(&t[i], 1), 0);
+        tjob_wait_exit(&t[i]);
+        assert_int_equal(t[i].exit.kind, LINK_END_SIGNALED);
+        assert_int_equal(t[i].exit.code, SIGTERM);
+        done(&t[i]);
+    }
+}
+
 static void term_comes_before_kill(void **state)
 {
     struct link_spawn s = { .script = "trap 'echo bye; exit 0' TERM; echo $$; while :; do sleep 0.02; done" };
@@ -604,6 +629,7 @@ int main(void)
         cmocka_unit_test(a_timeout_ends_the_whole_tree_and_keeps_the_output),
         cmocka_unit_test(a_kill_ends_the_whole_tree),
         cmocka_unit_test(a_kill_without_grace_is_a_kill),
+        cmocka_unit_test(a_signal_right_behind_the_start_arrives),
         cmocka_unit_test(term_comes_before_kill),
         cmocka_unit_test(a_stopped_job_can_be_killed),
         cmocka_unit_test(a_fork_bomb_is_ended),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Much at once: many jobs, endless output, a reader that stands still, long input. */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -129,6 +130,33 @@ static void a_thousand_jobs_are_killed_at_once(void **state)
     free(t);
 }
 
+/* More than the pipe holds in which children say it, between others that run; each is told its own reason. */
+static void a_thousand_failures_are_told_apart(void **state)
+{
+    struct tjob *t = calloc(MANY, sizeof(*t));
+    char name[32], want[64];
+
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        const char *const argv[] = { i % 4 ? name : "true", NULL };
+        struct link_spawn s = { .argv = argv, .cwd = i % 4 == 3 ? name : NULL };
+
+        snprintf(name, sizeof(name), "/nowhere/%d", i);
+        tjob_init(&t[i], &host, next_key++);
+        tjob_spawn(&t[i], &s);
+    }
+    for (int i = 0; i < MANY; i++) {
+        tjob_wait_exit(&t[i]);
+        snprintf(want, sizeof(want), "/nowhere/%d: No such file or directory", i);
+        assert_string_equal(t[i].text, i % 4 ? want : "");
+        assert_int_equal(t[i].exit.kind, i % 4 == 3 ? LINK_END_FAILED : LINK_END_EXITED);
+        assert_int_equal(t[i].exit.code, i % 4 == 3 ? -ENOENT : i % 4 ? 127 : 0);
+        assert_int_equal(t[i].len[1], i % 4 == 3 || i % 4 == 0 ? 0 : strlen("wsm: \n") + strlen(want));
+        done(&t[i]);
+    }
+    free(t);
+}
+
 /* One job prints without end, another one's output is never taken; small jobs are not kept waiting,
  * and neither side's memory grows. */
 static void endless_output_disturbs_nobody(void **state)
@@ -219,6 +247,7 @@ int main(void)
         cmocka_unit_test(an_idle_guest_is_small),
         cmocka_unit_test(a_thousand_jobs_run_at_once),
         cmocka_unit_test(a_thousand_jobs_are_killed_at_once),
+        cmocka_unit_test(a_thousand_failures_are_told_apart),
         cmocka_unit_test(endless_output_disturbs_nobody),
         cmocka_unit_test(a_large_output_is_whole),
         cmocka_unit_test(a_quarter_of_a_gibibyte_of_input_arrives),
