@@ -27,11 +27,14 @@ void ring_free(struct guest *g, struct ring *r)
     r->size_bytes = 0;
 }
 
-/* Memory straight from the kernel: only the pages that are used count, and all are given back. */
+/* Memory straight from the kernel: only the pages that are used count, and all are given back. A job's child has
+ * no use for what a large one holds, and a fork would make each page cost a fault. */
 static uint8_t *memory(uint32_t size_bytes)
 {
     void *p = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+    if (p != MAP_FAILED && counted(size_bytes))
+        madvise(p, size_bytes, MADV_DONTFORK);
     return p == MAP_FAILED ? NULL : p;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -178,6 +179,15 @@ static void close_others(int keep)
     syscall(SYS_close_range, keep >= 3 ? (unsigned)keep + 1 : 3u, ~0u, 0u);
 }
 
+/* The whole pages of it, that is: a fork would make each cost a fault. */
+static void keep_from_children(struct guest *g)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)g + page - 1) & ~(page - 1), to = (uintptr_t)(g + 1) & ~(page - 1);
+
+    madvise((void *)from, to - from, MADV_DONTFORK);
+}
+
 static int prepare(struct guest *g)
 {
     struct rlimit most;
@@ -271,6 +281,7 @@ int serve(const struct serve_options *o)
     int r;
 
     init(&g);
+    keep_from_children(&g);
     close_others(o->fd);
     fill_standard_fds(&g);
     g.stop_grace_ms = o->grace_ms;

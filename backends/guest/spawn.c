@@ -36,10 +36,11 @@ struct fds {
     int ours[3];
 };
 
+/* All that a child has: of struct guest it has nothing (serve.c). */
 struct child {
     struct plan      *plan;
     const struct fds *fds;
-    const struct rlimit *files_limit;
+    struct rlimit     files_limit;
     uint64_t          tag;
     int               reports; /* where it says what failed */
     int               step;    /* what it is doing */
@@ -127,7 +128,7 @@ static int set_limits(const struct child *c)
         tag.rlim_cur = c->tag;
         setrlimit(RLIMIT_LOCKS, &tag);
     }
-    setrlimit(RLIMIT_NOFILE, c->files_limit);
+    setrlimit(RLIMIT_NOFILE, &c->files_limit);
     return 0;
 }
 
@@ -215,7 +216,7 @@ static int open_empty(struct guest *g, struct fds *f)
 {
     int r = 0;
 
-    f->child[0] = g->null_fd >= 0 ? fcntl(g->null_fd, F_DUPFD_CLOEXEC, 3) : -1;
+    f->child[0] = g->null_fd;
     if (f->child[0] >= 0)
         return 0;
     r = open_pipe(&f->child[0], &f->ours[0]);
@@ -315,7 +316,7 @@ bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, s
 {
     struct plan plan;
     struct fds fds = { { -1, -1, -1 }, { -1, -1, -1 } };
-    struct child c = { &plan, &fds, &g->files_limit, tag, g->reports[1], STEP_SESSION };
+    struct child c = { &plan, &fds, g->files_limit, tag, g->reports[1], STEP_SESSION };
     bool ok = false;
     int r;
 
@@ -327,6 +328,8 @@ bool spawn_command(struct guest *g, const struct proto_spawn *m, uint64_t tag, s
         refuse(s, r, 0, plan.flags & PROTO_SPAWN_TTY ? "no terminal" : "no pipe", strerror(-r));
     else
         ok = run(&c, s);
+    if (fds.child[0] == g->null_fd)
+        fds.child[0] = -1; /* it stays */
     close_fds(fds.child);
     if (ok) {
         s->in = fds.ours[0];
