@@ -159,18 +159,23 @@ void guest_remove(struct guest *g, struct job *j)
         job_unref(j);
 }
 
-/* The next job that waits, with guest.waiting's reference; NULL. `to_running`: that may run now. */
+/* The next job that waits, referenced; NULL. `to_running`: that may run now, and none does once the link is
+ * closed; else guest.waiting's reference is the caller's. */
 static struct job *take_waiting(struct guest *g, bool to_running)
 {
     scoped_lock(&g->lock);
 
+    if (to_running && g->gone)
+        return NULL;
     list_for_each(pos, &g->waiting) {
         struct job *j = container_of(pos, struct job, in_guest);
         if (to_running && !setup_lets_in_locked(g, j))
             continue;
         list_remove(&j->in_guest);
-        if (to_running)
+        if (to_running) {
             list_append(&g->running, &j->in_guest);
+            job_ref(j); /* it may end, and be removed, before it has been asked for */
+        }
         return j;
     }
     return NULL;
@@ -178,7 +183,7 @@ static struct job *take_waiting(struct guest *g, bool to_running)
 
 void guest_run_waiting(struct guest *g)
 {
-    for (struct job *j; (j = take_waiting(g, true));)
+    for (struct job *j; (j = take_waiting(g, true)); job_unref(j))
         job_spawn_on(j, g);
 }
 
@@ -265,6 +270,7 @@ static void on_down(struct link *l, void *arg, const struct err *e)
     pthread_mutex_lock(&g->lock);
     g->up = false;
     never = !g->was_up && g->may_start;
+    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
     if (never)
         give_up(g, e, false);
@@ -387,6 +393,9 @@ void jobs_stop_workspace(struct jobs *js, struct workspace *ws)
     abandon_jobs(g);
     leave_workspace(g);
     close_link(g);
+    /* A guest that has come up just before has been asked for what waited; of a closed link no end is told, and
+     * it is not closed before all its jobs have been let go of. */
+    abandon_jobs(g);
     guest_fail_waiting(g, &(struct err){ .code = -ECANCELED, .text = "the workspace was closed" }, true);
     wait_closed(g);
     setup_forget(g);
@@ -412,13 +421,13 @@ static void release_running(struct guest *g)
 {
     for (struct job *j; (j = any_running(g)); job_unref(j)) {
         struct link_job *lj;
+        guest_remove(g, j); /* first: who is about to ask for it does not then (job_spawn_on) */
         pthread_mutex_lock(&j->lock);
         lj = j->link_job;
         j->link_job = NULL;
         pthread_mutex_unlock(&j->lock);
         if (lj)
             link_job_release(lj);
-        guest_remove(g, j);
     }
 }
 

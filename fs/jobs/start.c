@@ -323,8 +323,8 @@ static int ask(struct job *j, struct guest *g, const struct link_spawn *s, struc
     scoped_lock(&j->lock);
     int r;
 
-    if (j->ending)
-        return -ECANCELED;
+    if (j->ending || list_empty(&j->in_guest))
+        return -ECANCELED; /* nobody would let go of it */
     if (!g->link)
         return err_set(e, -EIO, "the sandbox was lost");
     job_ref(j); /* until `released` */
@@ -353,7 +353,8 @@ void job_spawn_on(struct job *j, struct guest *g)
     if (r == 0)
         r = ask(j, g, &s, &e);
     plan_finish(&p);
-    /* One that has ended meanwhile has left the guest before it came to it. */
-    if (r < 0 && !job_fail(j, j->taken_over ? LINK_END_LOST : LINK_END_FAILED, &e))
+    /* One that has ended meanwhile has left the guest before it came to it; one that was taken from the guest is
+     * the next life's. */
+    if (r == -ECANCELED || (r < 0 && !job_fail(j, j->taken_over ? LINK_END_LOST : LINK_END_FAILED, &e)))
         guest_remove(g, j);
 }
