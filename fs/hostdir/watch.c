@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #include "fs/base/cleanup.h"
@@ -340,14 +342,17 @@ static bool repeats(const struct news *a, const struct news *b)
     return a->dir == b->dir && a->mask == b->mask && !strcmp(a->name, b->name);
 }
 
-static void handle_batch(struct watcher *w, const char *at, const char *end)
+/* How many events there were. */
+static int handle_batch(struct watcher *w, const char *at, const char *end)
 {
     struct news last = {0}, now;
     struct fanotify_event_metadata ev; /* copied: events are aligned to 4 bytes, it wants 8 */
+    int n = 0;
     for (; at + sizeof ev <= end; at += ev.event_len) {
         memcpy(&ev, at, sizeof ev);
         if (ev.event_len < sizeof ev || at + ev.event_len > end)
             break;
+        n++;
         if (ev.mask & FAN_Q_OVERFLOW) {
             overflow(w);
             continue;
@@ -366,15 +371,24 @@ static void handle_batch(struct watcher *w, const char *at, const char *end)
     }
     if (last.dir)
         handle_news(w, &last);
+    return n;
 }
 
-/* Reads and delivers what there is. */
+/* Events that wait: the kernel counts the fixed part of each (fanotify's FIONREAD). */
+static int count_events(struct watcher *w)
+{
+    int bytes;
+    return ioctl(w->fd, FIONREAD, &bytes) < 0 ? INT_MAX : bytes / (int)FAN_EVENT_METADATA_LEN;
+}
+
+/* Reads and delivers what there is now. Not what comes meanwhile: somebody who writes without a pause would
+ * keep everybody here who waits for what was written before. */
 static void drain(struct watcher *w)
 {
     ssize_t n;
     pthread_mutex_lock(&w->reading);
-    while ((n = read(w->fd, w->buf, sizeof w->buf)) > 0)
-        handle_batch(w, w->buf, w->buf + n);
+    for (int left = count_events(w); left > 0 && (n = read(w->fd, w->buf, sizeof w->buf)) > 0;)
+        left -= handle_batch(w, w->buf, w->buf + n);
     pthread_mutex_unlock(&w->reading);
 }
 
