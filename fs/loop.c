@@ -320,7 +320,8 @@ static void oversee(struct readers *rs)
     unsigned quiet = 0;
     while (!ended(rs)) {
         struct timespec due = in_a_tick();
-        if (quiet > QUIET_TICKS)
+        /* with none that reads nobody would take the request that ends the sleep */
+        if (quiet > QUIET_TICKS && atomic_load(&rs->reading) > 0)
             sleep_unwatched(rs, seen);
         else
             sem_clockwait(&rs->news, CLOCK_MONOTONIC, &due);
