@@ -162,7 +162,8 @@ static struct json_object *ask_helper(const char *helper, const char *registry)
     if (helper[strspn(helper, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] ||
         registry[strspn(registry, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/[]")])
         return NULL;
-    if (asprintf(&command, "printf %%s '%s' | docker-credential-%s get 2>/dev/null", registry, helper) < 0) {
+    /* Our own mask is 0: what a helper keeps is for nobody else. */
+    if (asprintf(&command, "umask 077; printf %%s '%s' | docker-credential-%s get 2>/dev/null", registry, helper) < 0) {
         command = NULL;
         return NULL;
     }

@@ -76,23 +76,31 @@ static int foreign(const struct backend_workspace *w, const struct container *c,
                    "workspace. It is left alone; remove or rename it", w->sandbox, c->id);
 }
 
+/* One way to a running container. */
+struct effort {
+    struct backend_progress *progress; /* or NULL */
+    bool pulled;
+    bool started;                      /* it was not running before */
+};
+
 /* Makes one and says so in *c. */
-static int make(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, bool *pulled,
-                struct container *c, struct err *e)
+static int make(struct docker *d, const struct backend_workspace *w, struct effort *f, struct container *c,
+                struct err *e)
 {
+    struct backend_progress *p = f->progress;
     struct err why = { 0 };
     int r = docker_place_run(d, w, e);
 
-    if (r == 0 && d->keys.pull == DOCKER_PULL_ALWAYS && !*pulled) {
+    if (r == 0 && d->keys.pull == DOCKER_PULL_ALWAYS && !f->pulled) {
         r = image_pull(d, p, e);
-        *pulled = true;
+        f->pulled = true;
     }
     if (r < 0)
         return r;
     tell(p, "create", d->keys.image);
     r = container_create(d, w, c->id, &why);
-    if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !*pulled) {
-        *pulled = true;
+    if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->pulled) {
+        f->pulled = true;
         r = image_pull(d, p, e);
         return r < 0 ? r : -EAGAIN;
     }
@@ -113,8 +121,7 @@ static void nap(int64_t ns)
 }
 
 /* One step towards a running container. 0: it runs; -EAGAIN: look again. */
-static int step(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, bool *pulled,
-                struct err *e)
+static int step(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
     struct container c;
     struct err why = { 0 };
@@ -125,7 +132,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct back
         return r;
     container_spec(d, w, spec);
     if (c.state == CONTAINER_ABSENT) {
-        r = make(d, w, p, pulled, &c, e);
+        r = make(d, w, f, &c, e);
         if (r < 0)
             return r;
     } else if (!c.ours) {
@@ -141,7 +148,8 @@ static int step(struct docker *d, const struct backend_workspace *w, struct back
         r = container_end(d, c.id, 0, e); /* it was made from other settings */
         return r < 0 ? r : -EAGAIN;
     }
-    tell(p, "start", d->keys.image);
+    tell(f->progress, "start", d->keys.image);
+    f->started = true;
     r = container_start(d, c.id, &why);
     if (r == -ENOENT)
         return -EAGAIN; /* somebody has removed it */
@@ -150,15 +158,14 @@ static int step(struct docker *d, const struct backend_workspace *w, struct back
     return r < 0 ? err_set(e, r, "%s", why.text) : 0;
 }
 
-static int run_container(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+static int run_container(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
-    bool pulled = false;
     int r = -EAGAIN;
 
     for (int round = 0; r == -EAGAIN && round < ROUNDS; round++) {
-        if (is_cancelled(p))
+        if (is_cancelled(f->progress))
             return err_set(e, -ECANCELED, "cancelled");
-        r = step(d, w, p, &pulled, e);
+        r = step(d, w, f, e);
     }
     if (r == -EAGAIN)
         return err_set(e, -EIO, "the container %s does not come to rest: somebody else makes and removes it", w->sandbox);
@@ -200,14 +207,13 @@ static int wait_for_guest(struct docker *d, const struct backend_workspace *w, s
                            : err_set(e, -EIO, "the guest in the container does not listen");
 }
 
-/* Releases what a provisioning that failed has made, if it is not what was there before. */
-static int bring_up(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+static int bring_up(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
     int r = docker_place_run(d, w, e);
 
     if (r == 0)
-        r = run_container(d, w, p, e);
-    return r < 0 ? r : wait_for_guest(d, w, p, e);
+        r = run_container(d, w, f, e);
+    return r < 0 ? r : wait_for_guest(d, w, f->progress, e);
 }
 
 static int docker_close(void *state, const struct backend_workspace *w, struct err *e)
@@ -225,15 +231,17 @@ static int docker_close(void *state, const struct backend_workspace *w, struct e
     return r;
 }
 
+/* One that fails releases what it has made, and leaves what ran before: jobs may run in it. */
 static int docker_provision(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
-    int fd = bring_up(state, w, p, e);
+    struct effort f = { .progress = p };
+    int fd = bring_up(state, w, &f, e);
 
     if (fd >= 0) {
         close(fd);
         return 0;
     }
-    if (fd == -ECANCELED || fd == -ETIMEDOUT)
+    if (f.started)
         docker_close(state, w, NULL);
     return fd;
 }
@@ -250,6 +258,7 @@ static int docker_stream(void *state, const struct backend_workspace *w, bool st
 {
     struct docker *d = state;
     struct err why = { 0 }, silence = { 0 };
+    struct effort f = { 0 };
     struct container c;
     int r = look_and_wake(d, w, &c, &why), fd;
 
@@ -258,7 +267,7 @@ static int docker_stream(void *state, const struct backend_workspace *w, bool st
     if (fd >= 0)
         return fd;
     if (start)
-        return bring_up(d, w, NULL, e);
+        return bring_up(d, w, &f, e);
     if (r < 0)
         return err_set(e, r, "%s", why.text);
     if (c.state == CONTAINER_RUNNING || c.state == CONTAINER_PAUSED)

@@ -10,6 +10,7 @@
 #include "fs/base/cleanup.h"
 
 #define LAYERS_MAX 256
+#define ALONE_MS   300000 /* for a pull that nobody can cancel: the close of the workspace waits for it */
 #define cleanup_answer __attribute__((cleanup(engine_answer_finish)))
 
 struct layer {
@@ -136,6 +137,7 @@ int image_pull(struct docker *d, struct backend_progress *progress, struct err *
     if (r == 0) {
         p->progress = progress;
         rq.header = auth;
+        rq.timeout_ms = progress ? 0 : ALONE_MS;
         r = engine_call(d->engine, &rq, &a, e);
     }
     if (r == 0 && a.status == 400)

@@ -142,7 +142,8 @@ int docker_connect(struct docker *d, const struct backend_workspace *w, struct e
 
     if (at < 0)
         return err_sys(e, at, "the guest of the container does not listen");
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    /* One that listens and never accepts would hold whoever waits to be connected, and the close with them. */
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(e, -errno, "no socket");
     snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d", at);
