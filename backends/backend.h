@@ -170,8 +170,9 @@ struct backend {
     /* Whether jobs could run on this machine as `m` says, for --check: really tried. `m` is not complete:
      * basedir_fd is what there is of the base directory, or -1, and what it says of the instance and the state
      * directory may be no more than a guess. Makes and keeps nothing.
-     * 0 with a word on what works in `found`, or -errno with a sentence that says how to mend it. Absent:
-     * nothing can be said. */
+     * 0 with a word on what works in `found`, or -errno with a sentence that says how to mend it, and `found`
+     * empty when the mount would be refused for it, else a word on what does not work. Absent: nothing can be
+     * said. */
     int (*check)(const struct backend_mount *m, char *found, size_t size, struct err *e);
 };
 

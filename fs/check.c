@@ -26,6 +26,7 @@ enum verdict { OK, NOTE, MISSING };
 struct finding {
     char found[ERR_TEXT_MAX];
     char mend[ERR_TEXT_MAX]; /* or for a note: what is lost */
+    bool only_jobs;          /* MISSING, and a mount would do without */
 };
 
 static void say(char *to, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -328,7 +329,9 @@ static enum verdict check_confinement(struct config *c, struct finding *f)
     }
     if (b.check(&mount, f->found, sizeof(f->found), &e) == 0)
         return OK;
-    say(f->found, "jobs cannot run here");
+    f->only_jobs = f->found[0];
+    if (!f->only_jobs)
+        say(f->found, "the mount would be refused");
     say(f->mend, "%s", e.text);
     return MISSING;
 }
@@ -364,7 +367,7 @@ int check_run(struct config *c)
         printf("%-8s %-16s %s\n", words[v], checks[i].what, f.found);
         if (v != OK && f.mend[0])
             printf("         %-16s %s\n", "", f.mend);
-        if (v == MISSING && checks[i].check == check_confinement)
+        if (v == MISSING && f.only_jobs)
             runs = false;
         else if (v == MISSING)
             mounts = false;

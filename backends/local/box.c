@@ -456,13 +456,15 @@ static void finish(struct boxes *bs)
     pthread_mutex_destroy(&bs->lock);
 }
 
-int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, struct err *e)
+int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, bool *mounts,
+              struct err *e)
 {
     struct boxes bs;
     int r;
 
     init(&bs, m, keys, shown);
     r = look_around(&bs, e);
+    *mounts = r == 0;
     if (r == 0)
         r = boxes_check(&bs, e);
     finish(&bs);

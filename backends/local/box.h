@@ -21,8 +21,10 @@ int boxes_create(const struct backend_mount *m, const struct local_keys *keys, c
 /* Frees all; sandboxes run on. NULL is fine. */
 void boxes_destroy(struct boxes *bs);
 
-/* Tries what boxes_create() and a first job would need, for --check: makes and keeps nothing. */
-int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, struct err *e);
+/* Tries what boxes_create() and a first job would need, for --check: makes and keeps nothing. `*mounts` says whether
+ * boxes_create() would accept it. */
+int boxes_try(const struct backend_mount *m, const struct local_keys *keys, const struct shown *shown, bool *mounts,
+              struct err *e);
 
 /* The backend's callbacks of these names. */
 int boxes_stream(struct boxes *bs, const struct backend_workspace *w, bool start, struct err *e);

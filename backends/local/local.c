@@ -152,25 +152,29 @@ static int local_list(void *state, void (*found)(const struct backend_found *f, 
 
 /* ── --check ─────────────────────────────────────────────────────────────────────────────── */
 
-static int try_all(struct local *l, const struct backend_mount *m, struct err *e)
+static int try_all(struct local *l, const struct backend_mount *m, bool *mounts, struct err *e)
 {
     int r = local_keys_read(m->pairs, &l->keys, e);
 
     if (r == 0)
         r = make_table(l, m, e);
-    return r == 0 ? boxes_try(m, &l->keys, l->shown, e) : r;
+    return r == 0 ? boxes_try(m, &l->keys, l->shown, mounts, e) : r;
 }
 
 static int local_check(const struct backend_mount *m, char *found, size_t size, struct err *e)
 {
     struct local *l = calloc(1, sizeof(*l));
+    bool mounts = false;
     int r;
 
     if (!l)
         return err_set(e, -ENOMEM, "out of memory");
-    r = try_all(l, m, e);
-    snprintf(found, size, m->confine ? "bubblewrap works: jobs run in a sandbox of their workspace"
-                                     : "off, as was said: jobs are plain processes of this host");
+    r = try_all(l, m, &mounts, e);
+    if (r < 0)
+        snprintf(found, size, "%s", mounts ? "jobs cannot run here" : "");
+    else
+        snprintf(found, size, m->confine ? "bubblewrap works: jobs run in a sandbox of their workspace"
+                                         : "off, as was said: jobs are plain processes of this host");
     free_local(l);
     return r;
 }

@@ -334,8 +334,13 @@ def test_check_says_what_is_missing_and_how_to_mend_it(workdir):
 def test_check_names_a_key_that_cannot_be_honoured(workdir):
     os.mkdir(f'{workdir}/mnt')
     write(f'{workdir}/config', '[sandbox]\nbind = /no/where\n')
-    code, verdict, text, _ = check(f'local:{workdir}/base', f'{workdir}/mnt', '-o', f'config={workdir}/config')
+    words = [f'local:{workdir}/base', f'{workdir}/mnt', '-o', f'config={workdir}/config,state_dir={workdir}/state']
+    code, verdict, text, last = check(*words)
     assert (code, verdict) == (1, 'missing') and '/no/where' in text
+    assert last == 'A mount would not work here yet.'
+    done = subprocess.run([harness.WSMFS, *words], capture_output=True, text=True, timeout=100, check=False,
+                          env=harness.environment())
+    assert done.returncode == 1 and '/no/where' in done.stderr, done
 
 
 def test_doctor_tells_the_same(workdir):
