@@ -280,6 +280,8 @@ static bool explain(struct spawned *s, const struct child *c, int error)
 
     if (c->step == STEP_CWD)
         return refuse(s, error, 0, c->plan->cwd, strerror(-error));
+    if (c->step == STEP_RIGHTS && error == -EINVAL) /* an id that the user namespace does not know */
+        return refuse(s, error, 0, step_text[c->step], "the sandbox has no such user or group id");
     if (c->step != STEP_EXEC)
         return refuse(s, error, 0, step_text[c->step], strerror(-error));
     if (c->plan->flags & PROTO_SPAWN_SHELL)

@@ -166,6 +166,12 @@ def test_user_says_who_jobs_think_they_are_and_files_keep_their_owner(mount):
     assert os.stat(s / 'made').st_uid == 0
 
 
+def test_a_user_id_that_the_sandbox_does_not_have_is_refused_with_a_sentence(mount):
+    s = mount().session().use()
+    j = job(s, 'j', user='54321').start('id')
+    assert j.exit() == 'error cannot become the user: the sandbox has no such user or group id'
+
+
 # ── tenants ─────────────────────────────────────────────────────────────────────────────────
 
 def test_a_tenants_further_groups_open_files_to_jobs(mount):
