@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <linux/magic.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/vfs.h>
 
@@ -22,6 +24,7 @@
 #include "fs/hostdir/watch.h"
 #include "fs/jobs/jobs.h"
 #include "fs/loop.h"
+#include "fs/mountpoint.h"
 #include "fs/ops.h"
 #include "fs/refused.h"
 #include "fs/tree/tree.h"
@@ -327,6 +330,14 @@ static int make_session(struct fs *fs, struct err *e)
     return 0;
 }
 
+/* The number of what is mounted there, as the kernel has it in mind: nobody answers here. 0: none. */
+static unsigned number_at(const char *mountpoint)
+{
+    struct statx st;
+    return statx(AT_FDCWD, mountpoint, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) == 0 && st.stx_dev_major == 0
+               ? st.stx_dev_minor : 0;
+}
+
 int fs_mount(struct fs *fs, struct err *e)
 {
     int r = make_session(fs, e);
@@ -338,6 +349,7 @@ int fs_mount(struct fs *fs, struct err *e)
         return err_set(e, -EIO, "cannot mount on %s: see the line above; `wsmfs --check` tells what is missing",
                        fs->config->mountpoint);
     fs->mounted = true;
+    fs->connection = number_at(fs->config->mountpoint);
     return 0;
 }
 
@@ -353,10 +365,40 @@ void fs_stop(struct fs *fs)
     readers_stop(fs);
 }
 
+static bool has_ended(struct fs *fs)
+{
+    struct pollfd p = {.fd = fuse_session_fd(fs->session)};
+    return poll(&p, 1, 0) > 0 && p.revents & POLLERR;
+}
+
+/* By the control file of the connection, where those are mounted; its owner may. */
+static bool abort_connection(const struct fs *fs)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", fs->connection);
+    cleanup_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+    return fd >= 0 && write(fd, "1", 1) == 1;
+}
+
+void fs_cut_off(struct fs *fs)
+{
+    const char *where = fs->config->mountpoint;
+    if (!fs->mounted || !fs->connection || has_ended(fs))
+        return;
+    bool there = number_at(where) == fs->connection; /* and not detached before, with another one in its place */
+    if (abort_connection(fs)) {
+        if (there)
+            mountpoint_detach(where);
+    } else if (there && geteuid() == 0) {
+        umount2(where, MNT_FORCE | MNT_DETACH | UMOUNT_NOFOLLOW);
+    }
+}
+
 void fs_unmount(struct fs *fs)
 {
     if (!fs->mounted)
         return;
+    fs_cut_off(fs); /* first: what follows waits for threads that may tell the kernel something */
     if (fs->jobs)
         jobs_mount_ended(fs->jobs);
     watcher_destroy(steal_ptr(&fs->watcher));

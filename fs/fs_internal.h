@@ -28,6 +28,7 @@ struct fs {
     struct fuse_session *session;
     struct readers *readers;
     bool            mounted;
+    unsigned        connection;   /* the kernel's number of the mount; 0: not known */
 
     struct nodes    nodes;
     struct idtable *handles;
@@ -55,6 +56,11 @@ struct fs {
 
 /* INIT: agrees with the kernel on what both can do. */
 void fs_init_connection(struct fs *fs, struct fuse_conn_info *conn);
+
+/* Ends the connection to the kernel, with an error for all who wait for an answer, and takes the mount away.
+ * A thread that tells the kernel something may wait in it for a client, whose request nobody reads once we are
+ * ending. Any thread; once more does nothing. Where an ordinary user's kernel shows no control files: nothing. */
+void fs_cut_off(struct fs *fs);
 
 /* How long the kernel may believe names and attributes, in seconds. */
 #define PLACE_TIMEOUT_S   3600.0 /* changes are told to it */

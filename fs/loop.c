@@ -20,6 +20,7 @@
 
 #define READERS_THREADS_MAX 64
 #define NUDGE_NS      5000000 /* how often a reader that is to end is woken */
+#define PATIENCE_NS   2000000000 /* with those that are to end */
 #define TICK_NS       2000000 /* after this a reader that has not come back counts as stuck */
 #define QUIET_TICKS   10      /* without a request, until nobody watches any more */
 #define BUSY_ROW      8       /* requests of several clients without a gap: who reads does not keep up */
@@ -333,10 +334,13 @@ static void oversee(struct readers *rs)
     }
 }
 
-/* Ends the threads. */
+/* Ends the threads. One that tells the kernel something may wait for a client whose request nobody reads now. */
 static void end_readers(struct readers *rs)
 {
+    int64_t cut_ns = clock_ns() + PATIENCE_NS;
     while (atomic_load(&rs->running)) {
+        if (clock_ns() > cut_ns)
+            fs_cut_off(rs->fs);
         struct timespec nap = {.tv_nsec = NUDGE_NS};
         pthread_mutex_lock(&rs->lock);
         for (unsigned i = 0; i < rs->n; i++)

@@ -141,7 +141,7 @@ static int fusermount_detach(const char *path)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
-static int detach(const char *path)
+int mountpoint_detach(const char *path)
 {
     if (geteuid() != 0)
         return fusermount_detach(path);
@@ -157,7 +157,7 @@ static int detach_dead(const char *path, struct err *e)
     if (!mount_info_find(path, false, &m))
         return err_set(e, -ENOTCONN, "%s lies in a mount whose daemon has died: unmount that first", path);
     if (is_ours(&m))
-        r = detach(path);
+        r = mountpoint_detach(path);
     else
         r = -EBUSY;
     if (r == -EBUSY)

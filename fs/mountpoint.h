@@ -26,4 +26,8 @@ bool mount_info_find(const char *path, bool covering, struct mount_info *out);
  * detached, also several upon each other. Before there are threads. */
 int mountpoint_prepare(struct config *c, bool replace, struct err *e);
 
+/* Takes the mount away, also where it is in use: lazily. Asks nothing of its daemon as root; as a user that
+ * daemon's connection must have ended. Any thread. 0 or -errno. */
+int mountpoint_detach(const char *path);
+
 #endif

@@ -2,7 +2,9 @@
 """Starting, ending, crashing, upgrading."""
 
 import datetime
+import errno
 import fcntl
+import functools
 import os
 import random
 import signal
@@ -107,6 +109,37 @@ def test_a_mount_over_a_directory_with_files_shows_the_mount(mount):
 
 
 # ── ending ──────────────────────────────────────────────────────────────────────────────────
+
+def change_without_a_pause(directory):
+    """Until the mount is gone."""
+    os.chdir(directory)
+    for i in range(1 << 30):
+        try:
+            write(f'x{i % 3}', '')
+            os.rename(f'x{i % 3}', f'y{i % 2}')
+            os.unlink(f'y{i % 2}')
+        except FileNotFoundError:
+            pass  # another one has it
+        except OSError as e:
+            return e.errno
+    return None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='an ordinary user needs /sys/fs/fuse/connections for this')
+def test_a_signal_ends_it_while_sessions_change_one_directory(mount):
+    """Its threads tell the kernel of each change, which waits for a client in another session."""
+    d = mount()
+    sessions = [d.session(f'alice/coder/s{i}').use() for i in range(4)]
+    os.mkdir(sessions[0] / 'd')
+    for s in sessions * 2:
+        d.child(functools.partial(change_without_a_pause, str(s / 'd')))
+    wait_for(lambda: os.listdir(sessions[0] / 'd'))
+    os.kill(d.pid, signal.SIGTERM)
+    wait_for(lambda: d.proc.poll() is not None, 30)
+    for child in d.children:
+        assert child.result() in {errno.ECONNABORTED, errno.ENOTCONN}
+    assert not mountinfo(d.mnt)
+
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_unmounts_and_ends_it(daemon, s, number):
