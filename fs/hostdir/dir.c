@@ -121,6 +121,8 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
         n->nlookup++;
         d->asked = true;
         unsure_dir |= is_shared(n);
+        if (n->kind == NODE_DIR && !unsure_dir) /* its attributes are believed with its name */
+            container_of(n, struct dir_node, n)->asked = true;
     }
     hinodes_unlock(fs);
     if (!n)
