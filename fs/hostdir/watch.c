@@ -102,15 +102,36 @@ static bool mark(struct watcher *w, int fd)
     return errno == EINVAL && fanotify_mark(w->fd, flags, WATCHED_MASK, AT_FDCWD, path) == 0;
 }
 
+/* A workspace's root stays the same object when its directory is removed and made again: its watch is
+ * then that of a directory that is gone, and what the kernel keeps would be believed for ever. */
+static bool outlived(struct fs *fs, struct hdir *d, const struct watch *x)
+{
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    const struct watch *old = d->watch;
+    bool gone = old && (old->n_handle != x->n_handle || memcmp(old->handle, x->handle, x->n_handle));
+    if (gone) {
+        watch_forget(fs, d);
+        notices_attributes(&ns, d, NULL);
+    }
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+    return gone;
+}
+
 void watch_dir(struct fs *fs, struct hdir *d, int fd)
 {
     struct watcher *w = fs->watcher;
     hinodes_lock(fs);
-    bool tried = !w || d->watch;
+    bool had = d->watch, tried = !w || (had && !d->h.is_root);
     hinodes_unlock(fs);
     struct watch *x = tried ? NULL : make(d, fd);
     if (!x)
         return;
+    if (had && !outlived(fs, d, x)) {
+        free(x);
+        return;
+    }
     x->on = x->on && mark(w, fd);
     manager_count(fs->manager, x->on ? "wsmfs_watches_total" : "wsmfs_watch_failures_total", 1);
     hinodes_lock(fs);

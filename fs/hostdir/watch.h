@@ -21,8 +21,9 @@ struct watcher *watcher_create(struct fs *fs, const char **why);
 /* Ends the thread. NULL is fine. */
 void watcher_destroy(struct watcher *w);
 
-/* Watches a directory, given an open descriptor, unless that has been tried. To be called before
- * its content is read for an answer. No lock held. */
+/* Watches a directory, given an open descriptor, unless that has been tried; a workspace's root again
+ * when another directory has taken its place. To be called before its content is read for an answer.
+ * No lock held. */
 void watch_dir(struct fs *fs, struct hdir *d, int fd);
 
 /* Frees d's watch with it. nodes.lock held. */

@@ -181,6 +181,20 @@ def test_a_workspace_removed_underneath_fails_and_comes_back_and_others_go_on(da
     assert read(other / 'g') == 'y'
 
 
+def test_changes_are_seen_in_a_workspace_that_was_removed_underneath_and_made_again(daemon):
+    daemon.expect('.*')
+    s = daemon.session().use()
+    assert os.listdir(s.path) == []
+    shutil.rmtree(below(s))
+    assert os.listdir(s.path) == []
+    s.ctl('close')
+    assert os.listdir(s.path) == []
+    write(below(s, 'new'), 'x')
+    wait_for(lambda: os.listdir(s.path) == ['new'], 10)
+    os.unlink(below(s, 'new'))
+    wait_for(lambda: os.listdir(s.path) == [], 10)
+
+
 def test_a_base_directory_unmounted_underneath_fails_and_comes_back(mount):
     """Lazily, as it happens to a network disk or by a mistake."""
     d = mount.prepare()
