@@ -273,6 +273,20 @@ static bool take_line(struct json_tokener *t, const char *line, size_t size, boo
     return good;
 }
 
+/* A line that its writer did not finish (the machine stopped): what is added behind it could not be read. */
+static void cut_torn_line(int dir_fd, const char *job, const char *text, size_t size)
+{
+    const char *last = memrchr(text, '\n', size);
+    char name[NAME_BYTES];
+
+    if (last == text + size - 1)
+        return;
+    snprintf(name, sizeof(name), "%s.record", job);
+    cleanup_close int fd = openat(dir_fd, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, last ? last + 1 - text : 0) < 0)
+        log_warning("the record of job %s ends in a piece of a line: %s", job, strerror(errno));
+}
+
 int record_read(int dir_fd, const char *job, struct record *out)
 {
     cleanup_free char *text = NULL;
@@ -284,6 +298,7 @@ int record_read(int dir_fd, const char *job, struct record *out)
     r = read_file(dir_fd, job, &text, &size);
     if (r < 0 || size == 0)
         return r < 0 ? r : -ENOENT;
+    cut_torn_line(dir_fd, job, text, size);
     t = json_tokener_new();
     if (!t)
         return -ENOMEM;

@@ -44,7 +44,7 @@ enum record_part {
 
 /* Adds a line to `<job>.record` in the directory, made when missing. 0 or -errno. */
 int record_write(int dir_fd, const char *job, const struct record *r, enum record_part part);
-/* Reads it. -ENOENT: there is none, or nothing in it; -EIO: it is damaged. */
+/* Reads it, while nobody writes; a last line that is not whole is cut off. -ENOENT: there is none, or nothing in it; -EIO: it is damaged. */
 int record_read(int dir_fd, const char *job, struct record *out);
 void record_finish(struct record *r);
 
