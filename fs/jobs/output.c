@@ -157,6 +157,56 @@ void jobs_room(struct jobs *js)
         pool_add(js->pool, &js->room_task);
 }
 
+/* ── what has been read ──────────────────────────────────────────────────────────────────── */
+
+/* job.lock held: how far all who read the stream have come. */
+static uint64_t read_by_all_locked(const struct job *j, enum job_stream stream)
+{
+    uint64_t upto = UINT64_MAX;
+
+    list_for_each(pos, &j->readers) {
+        const struct job_reader *r = container_of(pos, const struct job_reader, links);
+        if (r->stream == stream && r->at < upto)
+            upto = r->at;
+    }
+    return upto == UINT64_MAX ? 0 : upto;
+}
+
+/* How far a stream may be given up now; 0: not. Its caller alone does it then. */
+static uint64_t begin_drop(struct job *j, enum job_stream stream)
+{
+    uint64_t upto, start = atomic_load(&j->spool.start[stream]), size = atomic_load(&j->spool.size[stream]);
+    scoped_lock(&j->lock);
+
+    if (j->dropping)
+        return 0;
+    upto = read_by_all_locked(j, stream);
+    if (upto > size)
+        upto = size; /* a reader may have had what is not stored yet */
+    if (upto < start + DROP_BYTES && upto < size)
+        return 0;
+    j->dropping = true;
+    return upto;
+}
+
+/* A job that waits for a reader has one: what has been read makes room. Again, as long as that gives some:
+ * somebody may have come for the same meanwhile, and left it to us. */
+static void give_up_read(struct job *j, enum job_stream stream)
+{
+    uint64_t upto, dropped;
+
+    do {
+        upto = begin_drop(j, stream);
+        if (upto == 0)
+            return;
+        dropped = spool_drop(&j->spool, (int)stream, upto);
+        pthread_mutex_lock(&j->lock);
+        j->dropping = false;
+        pthread_mutex_unlock(&j->lock);
+        job_give_back(j, dropped);
+    } while (dropped && atomic_load(&j->is_stalled));
+}
+
 /* ── what the link tells ─────────────────────────────────────────────────────────────────── */
 
 /* Its timeout and the grace count from its start, which may have been in an earlier life. */
@@ -221,6 +271,8 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
         account(j, len);
     if (!stall(j))
         acknowledge(j);
+    else
+        give_up_read(j, (enum job_stream)stream); /* who has read all already would not come again for it */
     job_output_news(j, (int)stream);
 }
 
@@ -262,50 +314,6 @@ void job_reader_add(struct job *j, struct job_reader *r, enum job_stream stream)
     r->stream = stream;
     r->at = atomic_load(&j->spool.start[stream]);
     list_append(&j->readers, &r->links);
-}
-
-/* job.lock held: how far all who read the stream have come. */
-static uint64_t read_by_all_locked(const struct job *j, enum job_stream stream)
-{
-    uint64_t upto = UINT64_MAX;
-
-    list_for_each(pos, &j->readers) {
-        const struct job_reader *r = container_of(pos, const struct job_reader, links);
-        if (r->stream == stream && r->at < upto)
-            upto = r->at;
-    }
-    return upto == UINT64_MAX ? 0 : upto;
-}
-
-/* How far a stream may be given up now; 0: not. Its caller alone does it then. */
-static uint64_t begin_drop(struct job *j, enum job_stream stream)
-{
-    uint64_t upto, start = atomic_load(&j->spool.start[stream]), size = atomic_load(&j->spool.size[stream]);
-    scoped_lock(&j->lock);
-
-    if (j->dropping)
-        return 0;
-    upto = read_by_all_locked(j, stream);
-    if (upto > size)
-        upto = size; /* a reader may have had what is not stored yet */
-    if (upto < start + DROP_BYTES && upto < size)
-        return 0;
-    j->dropping = true;
-    return upto;
-}
-
-/* A job that waits for a reader has one: what has been read makes room. */
-static void give_up_read(struct job *j, enum job_stream stream)
-{
-    uint64_t upto = begin_drop(j, stream), dropped;
-
-    if (upto == 0)
-        return;
-    dropped = spool_drop(&j->spool, (int)stream, upto);
-    pthread_mutex_lock(&j->lock);
-    j->dropping = false;
-    pthread_mutex_unlock(&j->lock);
-    job_give_back(j, dropped);
 }
 
 void job_reader_remove(struct job *j, struct job_reader *r)

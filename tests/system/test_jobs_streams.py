@@ -196,6 +196,20 @@ def test_a_reader_that_stops_stops_only_its_job(mount):
     assert j.exit().startswith('signal')
 
 
+def test_a_reader_that_keeps_up_gets_all_of_what_is_more_than_may_be_kept(mount):
+    """It waits with nothing left to read just when there is too much: nobody else would make room."""
+    s = mount(job_output_max='1M').session()
+
+    def follow(j):
+        with opened(j / 'stdout', os.O_RDONLY) as fd:
+            return sum(iter(lambda: len(os.read(fd, 128 << 10)), 0))
+
+    # so slow that the reader waits for each piece
+    j = job(s).start('i=0; while [ $i -lt 200 ]; do head -c 16384 /dev/zero; i=$((i+1)); done')
+    assert Child(lambda: follow(j)).result(60) == 200 << 14
+    assert j.exit() == '0'
+
+
 def test_one_tenant_that_fills_its_spool_does_not_stop_others(mount):
     d = mount(job_output_max='0', spool_max='8M')
     a, b = d.session('alice/coder/s1'), d.session('bob/coder/s1')
