@@ -96,7 +96,8 @@ def test_gigabytes_are_read_slowly_at_constant_memory_on_both_sides(mount, size,
     d = mount()
     s = d.session()
     j = job(s).start(f'head -c {size} /dev/zero | tr "\\0" x')
-    guest = wait_for(lambda: guests_of(d))
+    wait_for(lambda: j.status()['stdout_bytes'])
+    guest = guests_of(d)  # a job that is about to begin bears its name
     most = in_child(lambda: read_slowly(j, size, bytes_s, [d.pid, *guest]), 500)
     assert j.exit() == '0' and len(guest) == 1
     if os.environ.get('WSMFS_SANITIZER', 'none') == 'none':
