@@ -113,15 +113,32 @@ void docker_context_finish(struct docker_context *c)
 
 /* ── credentials ─────────────────────────────────────────────────────────────────────────── */
 
-#define HUB "https://index.docker.io/v1/"
+/* The engine's own registry stands in the configuration by the URL of its first protocol, alone of all. */
+static char *default_registry(struct json_object *config)
+{
+    static const char ending[] = "/v1/";
+    struct json_object *auths = json_object_object_get(config, "auths");
 
-/* The registry's name in the configuration: what stands before the first '/', if it is a host. */
-static char *registry_of(const char *image)
+    if (!json_object_is_type(auths, json_type_object))
+        return NULL;
+    json_object_object_foreach(auths, key, value)
+    {
+        size_t n = strlen(key);
+        (void)value;
+        if (n > strlen(ending) && strcmp(key + n - strlen(ending), ending) == 0)
+            return strdup(key);
+    }
+    return NULL;
+}
+
+/* The registry's name in the configuration: what stands before the first '/', if it is a host. NULL: the default
+ * one, and it is not there. */
+static char *registry_of(const char *image, struct json_object *config)
 {
     size_t n = strcspn(image, "/");
     bool host = image[n] && (memchr(image, '.', n) || memchr(image, ':', n) || (n == 9 && !strncmp(image, "localhost", 9)));
 
-    return host ? strndup(image, n) : strdup(HUB);
+    return host ? strndup(image, n) : default_registry(config);
 }
 
 static char *base64(const char *text, bool for_url)
@@ -218,12 +235,15 @@ static struct json_object *from_config(struct json_object *config, const char *r
 
 int docker_registry_auth(const char *image, char **out, struct err *e)
 {
-    cleanup_free char *dir = docker_config_dir(), *registry = registry_of(image), *text = NULL;
+    cleanup_free char *dir = docker_config_dir(), *text = NULL;
     cleanup_json struct json_object *config = dir ? read_file(dir, "config.json") : NULL, *auth = NULL;
+    cleanup_free char *registry = registry_of(image, config);
 
     *out = NULL;
-    if (!dir || !registry)
+    if (!dir)
         return err_set(e, -ENOMEM, "out of memory");
+    if (!registry)
+        return 0;
     auth = from_helper(config, registry);
     if (!auth)
         auth = from_config(config, registry);

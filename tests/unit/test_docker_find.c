@@ -162,6 +162,11 @@ static void test_credentials(void **state)
     free(header);
     assert_int_equal(docker_registry_auth("busybox", &header, &e), 0);
     assert_null(header);
+    put("config.json", "{\"auths\":{\"https://default.example/v1/\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"}}}");
+    assert_int_equal(docker_registry_auth("busybox", &header, &e), 0);
+    assert_non_null(header);
+    free(header);
+    header = NULL;
     put("config.json", "no JSON at all");
     assert_int_equal(docker_registry_auth("localhost:5000/a/b:1", &header, &e), 0);
     assert_null(header);
