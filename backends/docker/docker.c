@@ -226,9 +226,7 @@ static int docker_close(void *state, const struct backend_workspace *w, struct e
         return r;
     if (c.state != CONTAINER_ABSENT && c.ours)
         r = container_end(d, c.id, d->mount.grace_ms, e);
-    if (r == 0)
-        docker_remove_run(d, w);
-    return r;
+    return r == 0 ? docker_remove_run(d, w, e) : r;
 }
 
 /* One that fails releases what it has made, and leaves what ran before: jobs may run in it. */
@@ -286,7 +284,7 @@ static int docker_files_open(void *state, const struct backend_workspace *w, str
 
 static int docker_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
-    return host_files_remove(((struct docker *)state)->mount.basedir_fd, w, p, e);
+    return host_files_remove(((struct docker *)state)->mount.basedir_fd, w->host_dir, p, e);
 }
 
 static int docker_list(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)

@@ -31,8 +31,8 @@ struct docker {
 int docker_place_guest(struct docker *d, struct err *e);
 /* Makes a workspace's directory for the guest's socket. */
 int docker_place_run(struct docker *d, const struct backend_workspace *w, struct err *e);
-/* Removes it. */
-void docker_remove_run(struct docker *d, const struct backend_workspace *w);
+/* Removes it, with whatever a container has left there. */
+int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e);
 /* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
 int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "backends/docker/docker.h"
+#include "backends/shared/files.h"
 #include "backends/shared/guest_program.h"
 #include "fs/base/cleanup.h"
 #include "fs/base/walk.h"
@@ -104,17 +105,12 @@ int docker_place_run(struct docker *d, const struct backend_workspace *w, struct
     return fd < 0 ? err_sys(e, fd, "%s of the base directory cannot be made", path) : 0;
 }
 
-void docker_remove_run(struct docker *d, const struct backend_workspace *w)
+int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e)
 {
     char path[96];
 
     run_path(w, path);
-    cleanup_close int fd = walk_open(d->mount.basedir_fd, path, false);
-    cleanup_close int above = walk_open(d->mount.basedir_fd, RUN_DIR, false);
-    if (fd >= 0)
-        unlinkat(fd, SOCKET, 0);
-    if (above >= 0)
-        unlinkat(above, w->id, AT_REMOVEDIR);
+    return host_files_remove(d->mount.basedir_fd, path, NULL, e);
 }
 
 /* What stands there was made by a container, which may be hostile: a link is not followed. */

@@ -132,7 +132,7 @@ static int local_files_open(void *state, const struct backend_workspace *w, stru
 
 static int local_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
-    return host_files_remove(((struct local *)state)->base_fd, w, p, e);
+    return host_files_remove(((struct local *)state)->base_fd, w->host_dir, p, e);
 }
 
 /* What an interrupted removal has left is removed now too. */

@@ -81,13 +81,13 @@ int host_files_open(int base_fd, const struct backend_workspace *w, bool read_on
 
 /* ── removing ────────────────────────────────────────────────────────────────────────────── */
 
-int host_files_remove(int base_fd, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+int host_files_remove(int base_fd, const char *path, struct backend_progress *p, struct err *e)
 {
     cleanup_close int trash = walk_open(base_fd, TRASH, true);
 
     if (trash < 0)
         return err_sys(e, trash, TRASH " of the base directory cannot be opened");
-    return trash_remove(base_fd, w->host_dir, trash, p, e);
+    return trash_remove(base_fd, path, trash, p, e);
 }
 
 int host_files_empty_trash(int base_fd, struct err *e)

@@ -11,8 +11,9 @@
  * -errno, with a sentence. Any thread. */
 int host_files_open(int base_fd, const struct backend_workspace *w, bool read_only, struct err *e);
 
-/* The callback destroy: removes the directory with all that is in it. */
-int host_files_remove(int base_fd, const struct backend_workspace *w, struct backend_progress *p, struct err *e);
+/* Removes a directory (its path below `base_fd`) with all that is in it, following no link; for the callback
+ * destroy that of the files, `host_dir`. Missing: 0. p may be NULL. -errno with a sentence. */
+int host_files_remove(int base_fd, const char *path, struct backend_progress *p, struct err *e);
 
 /* Removes what an interrupted removal has left; for the callback list. 0 or -errno with a sentence. */
 int host_files_empty_trash(int base_fd, struct err *e);
