@@ -148,6 +148,11 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
         r = container_end(d, c.id, 0, e); /* it was made from other settings */
         return r < 0 ? r : -EAGAIN;
     }
+    r = docker_remove_run(d, w, e); /* what an earlier run has left there, which may be anything */
+    if (r == 0)
+        r = docker_place_run(d, w, e);
+    if (r < 0)
+        return r;
     tell(f->progress, "start", d->keys.image);
     f->started = true;
     r = container_start(d, c.id, &why);

@@ -217,12 +217,16 @@ def test_a_job_is_no_host_of_the_guest(s):
     assert code == '0' and int(out) <= 200  # a greeting at most, and then the end
 
 
-def test_what_a_container_leaves_in_the_place_of_its_socket_spoils_no_later_one(engine, s):
+@pytest.mark.parametrize('end', ['close', 'kill'])
+def test_what_a_container_leaves_in_the_place_of_its_socket_spoils_no_later_one(engine, s, end):
     ready(s)
     code, _, err = run_job(s, 'cd /.wsm/run && /bin/busybox rm guest.sock && mkdir -p guest.sock/a/b && echo x > guest.sock/a/f')
     assert code == '0', err
-    s.ctl('close')
-    assert engine.containers() == []
+    if end == 'close':
+        s.ctl('close')
+        assert engine.containers() == []
+    else:
+        engine('kill', container_of(engine, s))
     assert output(s, 'echo again', 'k') == 'again\n'
 
 
