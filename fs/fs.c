@@ -59,6 +59,8 @@ static bool close_may_fail(const char *path)
 void fs_init_connection(struct fs *fs, struct fuse_conn_info *conn)
 {
     fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
+    if (conn->max_write > READERS_WRITE_MAX)
+        conn->max_write = READERS_WRITE_MAX;
     fs->expire_only = fuse_set_feature_flag(conn, FUSE_CAP_EXPIRE_ONLY);
     fs->direct_mmap = fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
     fs->killpriv = fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);

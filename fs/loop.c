@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "fs/base/log.h"
 
 #define READERS_THREADS_MAX 64
+#define PAGE          4096
 #define NUDGE_NS      5000000 /* how often a reader that is to end is woken */
 #define PATIENCE_NS   2000000000 /* with those that are to end */
 #define TICK_NS       2000000 /* after this a reader that has not come back counts as stuck */
@@ -132,17 +134,16 @@ void readers_expect_wait(struct fs *fs)
         call_reader(fs->readers);
 }
 
-/* NULL: it is in a pipe. */
 static const struct fuse_in_header *header(const struct fuse_buf *buf)
 {
-    return buf->flags & FUSE_BUF_IS_FD || buf->size < sizeof(struct fuse_in_header) ? NULL : buf->mem;
+    return buf->mem;
 }
 
 /* Requests that often wait for a disk or for somebody; what else may take long is seen by oversee(). */
 static bool may_wait(const struct fuse_buf *buf)
 {
     const struct fuse_in_header *in = header(buf);
-    switch (in ? in->opcode : FUSE_FSYNC) {
+    switch (in->opcode) {
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
     case FUSE_FALLOCATE:
@@ -179,13 +180,30 @@ static bool spins(const struct readers *rs, struct pace *p)
     return rs->spin_ns && p->trust > TRUST_MAX / 2 && has_spare_cpu(rs, p);
 }
 
+/* The size of a request, -EAGAIN: there is none now, -ENODEV: the mount has ended. Not by libfuse, which
+ * complains of an end that comes between two requests (then the kernel says ECONNABORTED). */
+static int receive(struct readers *rs, struct fuse_buf *buf)
+{
+    ssize_t n = read(fuse_session_fd(rs->fs->session), buf->mem, READERS_REQUEST_MAX);
+    if (n >= (ssize_t)sizeof(struct fuse_in_header)) {
+        buf->size = (size_t)n;
+        return (int)n;
+    }
+    int r = n < 0 ? -errno : -EIO;
+    if (r == -EINTR || r == -ENOENT) /* ENOENT: it was interrupted before it was read */
+        return -EAGAIN;
+    if (r != -EAGAIN && r != -ENODEV && r != -ECONNABORTED)
+        log_error("cannot read requests from the kernel: %s", strerror(-r));
+    return r;
+}
+
 /* -EAGAIN: it did not come. */
 static int spin(struct readers *rs, struct fuse_buf *buf, const struct pace *p)
 {
     int64_t end = p->idle_since_ns + rs->spin_ns;
     int n;
     do
-        n = fuse_session_receive_buf(rs->fs->session, buf);
+        n = receive(rs, buf);
     while (n == -EAGAIN && clock_ns() < end);
     return n;
 }
@@ -208,10 +226,10 @@ static void note_gap(const struct readers *rs, struct pace *p)
     p->idle_since_ns = 0;
 }
 
-/* The size of the next request, -EAGAIN: look again, 0: the end. */
+/* The size of the next request, -EAGAIN: look again, any other error: the end. */
 static int next_request(struct readers *rs, struct fuse_buf *buf, struct pace *p)
 {
-    int n = fuse_session_receive_buf(rs->fs->session, buf);
+    int n = receive(rs, buf);
     if (n == -EAGAIN) {
         p->in_a_row = 0;
         if (rest(rs)) {
@@ -250,7 +268,7 @@ static bool is_awaited(const struct fuse_in_header *in)
 static bool is_pressed(const struct readers *rs, const struct fuse_buf *buf, struct pace *p)
 {
     const struct fuse_in_header *in = header(buf);
-    if (!in || !is_awaited(in))
+    if (!is_awaited(in))
         return false;
     p->in_a_row += !in->pid || in->pid != p->last_pid; /* 0: of another pid namespace */
     p->last_pid = in->pid;
@@ -276,14 +294,14 @@ static void handle(struct readers *rs, struct fuse_buf *buf, struct pace *p)
 static void *reader(void *arg)
 {
     struct readers *rs = arg;
-    struct fuse_buf buf = {0};
+    struct fuse_buf buf = {.mem = aligned_alloc(PAGE, READERS_REQUEST_MAX)};
     struct pace pace = {0};
     block_signals();
-    while (!ended(rs)) {
+    while (buf.mem && !ended(rs)) {
         int n = next_request(rs, &buf, &pace);
-        if (n == -EINTR || n == -EAGAIN)
+        if (n == -EAGAIN)
             continue;
-        if (n <= 0)
+        if (n < 0)
             break;
         handle(rs, &buf, &pace);
         if (!atomic_load(&rs->first_done)) {

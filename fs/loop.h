@@ -15,6 +15,11 @@ void readers_destroy(struct readers *rs);
  * readers and in threads that wait for locks. */
 #define NUDGE_SIGNAL SIGRTMIN
 
+/* What a request can take at most: the data of a write and its headers (struct fuse_in_header and so on,
+ * fuse_lowlevel's own reserve). The kernel refuses to be read with less. */
+#define READERS_WRITE_MAX   (1 << 20)
+#define READERS_REQUEST_MAX (READERS_WRITE_MAX + 4096)
+
 /* Reads and handles requests until the mount ends or readers_stop(): with one thread as long as it keeps
  * up, with up to `max_readers` when requests wait or are many. A reader that has nothing to do while
  * requests come thick looks for the next one for `spin_us` microseconds before it sleeps; 0: never.
