@@ -7,6 +7,7 @@
  *   jobs.lock    sessions and their jobs, who is stalled, which guest a workspace has
  *   guest.lock   one guest: its link's state, and which jobs it has
  *   job.io_lock  the storing of one job's input, and of its record
+ *   job.store_lock  the storing of one job's output; beside io_lock
  *   job.lock     one job
  *   leaves       of the manager's names, links, timers, pools */
 #ifndef WSMFS_JOBS_INTERNAL_H
@@ -83,6 +84,7 @@ struct jobs {
     struct list     ended;     /* jobs by the time of their end, by job.ended */
     size_t          n_syncs;   /* sync() running */
     size_t          n_tasks;   /* of ours that will still use the store */
+    unsigned        save_round;
     bool            unmounted, ending;
 
     struct timer keep_timer;   /* for the first of `ended` */
@@ -144,6 +146,7 @@ struct job {
     struct list  in_session, ended, stalled;
     struct job_session *session; /* NULL: nobody finds it any more */
     atomic_bool  is_stalled;     /* written under jobs.lock */
+    unsigned     save_round;     /* the last in which it was tried to save what is unsaved; jobs.lock */
     struct spool spool;
     atomic_bool  has_files;
 
@@ -151,6 +154,14 @@ struct job {
      * this job waits, and nobody else. Before job.lock. */
     pthread_mutex_t io_lock;
     bool         unrecorded;     /* its record was removed, whose file may be another's: io_lock */
+    /* Held while the job's output is stored, which is I/O: who stores goes on where the last one ended. Before
+     * job.lock; guards what follows. */
+    pthread_mutex_t store_lock;
+    struct list  unsaved;        /* output for which there was no room, in its order */
+    bool         lost;           /* some was, and it was said */
+    bool         end_held;       /* the job's end, which comes after it */
+    struct link_exit held_end;   /* its text is malloc'ed */
+    _Atomic size_t unsaved_bytes; /* read without it */
     pthread_mutex_t lock;        /* guards what follows */
     enum job_state state;
     /* The texts do not change once it has been started; who ends the job alone writes the rest. */
@@ -319,6 +330,21 @@ void jobs_room_task(struct task *t);
 void job_give_back(struct job *j, uint64_t bytes);
 /* It has been removed or has ended: it waits for nothing. */
 void job_unstall(struct job *j);
+
+/* Nothing may keep its end from being told: neither a limit nor a full disk. */
+bool job_must_not_wait(const struct job *j);
+
+/* ── unsaved.c ── */
+/* Stores a piece of output, or keeps it until that can be done. On the thread of the link. */
+void job_store(struct job *j, int stream, const void *data, size_t size);
+/* Tries again with what is kept, and ends the job when its end waited for that. No lock held. */
+void job_save(struct job *j);
+/* True: there is unsaved output, and job_save() will tell the end. */
+bool job_hold_end(struct job *j, const struct link_exit *x);
+/* The job ends: what cannot be stored now is lost. No lock held. */
+void job_save_last(struct job *j);
+/* With the job's memory. */
+void job_unsaved_free(struct job *j);
 
 /* ── stdin.c ── */
 void job_stdin_pump(struct job *j);

@@ -22,8 +22,9 @@ struct job *job_new(struct jobs *js)
     j->jobs = js;
     pthread_mutex_init(&j->lock, NULL);
     pthread_mutex_init(&j->io_lock, NULL);
+    pthread_mutex_init(&j->store_lock, NULL);
     struct list *const lists[] = { &j->in_session, &j->ended, &j->stalled, &j->in_guest, &j->listeners, &j->readers,
-                                   &j->files };
+                                   &j->files, &j->unsaved };
     for (size_t i = 0; i < array_size(lists); i++)
         list_init(lists[i]);
     j->in.fd = -1;
@@ -60,6 +61,7 @@ void job_unref(struct job *j)
     if (j->place)
         place_unref(j->place);
     record_finish(&j->rec);
+    job_unsaved_free(j);
     pthread_mutex_destroy(&j->lock);
     pthread_mutex_destroy(&j->io_lock);
     free(j);
@@ -288,6 +290,7 @@ static void end_run(struct task *t)
 
     if (j->rec.kind != LINK_END_FAILED)
         jobs_sync(js);
+    job_save_last(j);
     job_unstall(j);
     count_off(j);
     pthread_mutex_lock(&j->lock);

@@ -8,6 +8,7 @@
 
 /* What readers have read is given up in pieces of at least this size, or when they have read all. */
 #define DROP_BYTES (256u << 10)
+#define SAVE_AGAIN_NS NS_PER_S /* what the disk has no room for */
 
 /* ── room ────────────────────────────────────────────────────────────────────────────────── */
 
@@ -21,13 +22,21 @@ static bool share_has_room(const struct job *j)
     return all == 0 || (used < all && atomic_load(&j->share->used_bytes) <= all - used);
 }
 
+bool job_must_not_wait(const struct job *j)
+{
+    int64_t ends_ns = atomic_load(&j->ends_ns);
+
+    return atomic_load(&j->extra_bytes) == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns);
+}
+
 static bool has_room(const struct job *j)
 {
     uint64_t most = j->jobs->config->job_output_max_bytes, extra = atomic_load(&j->extra_bytes);
-    int64_t ends_ns = atomic_load(&j->ends_ns);
 
-    if (extra == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns))
+    if (job_must_not_wait(j))
         return true;
+    if (atomic_load(&j->unsaved_bytes))
+        return false;
     return (most == 0 || spool_kept(&j->spool) <= most + extra) && (extra || share_has_room(j));
 }
 
@@ -46,25 +55,22 @@ static void room_fire(struct timer *t)
     jobs_room(container_of(t, struct jobs, room_timer));
 }
 
-/* jobs.lock held: when the first of those that wait is ended by its timeout. */
+/* jobs.lock held: when the first of those that wait is ended by its timeout, or may find the disk less full. */
 static void arm_locked(struct jobs *js)
 {
     int64_t first = INT64_MAX;
 
     list_for_each(pos, &js->stalled) {
-        int64_t ends_ns = atomic_load(&container_of(pos, struct job, stalled)->ends_ns);
-        if (ends_ns && ends_ns < first)
-            first = ends_ns;
+        const struct job *j = container_of(pos, struct job, stalled);
+        int64_t due_ns = atomic_load(&j->ends_ns);
+        if (atomic_load(&j->unsaved_bytes) && (!due_ns || due_ns > clock_ns() + SAVE_AGAIN_NS))
+            due_ns = clock_ns() + SAVE_AGAIN_NS;
+        if (due_ns && due_ns < first)
+            first = due_ns;
     }
     js->room_timer.fire = room_fire;
     if (first != INT64_MAX && !js->ending)
         timer_set(js->timers, &js->room_timer, first);
-}
-
-static void account(struct job *j, uint64_t bytes)
-{
-    atomic_fetch_add(&j->share->used_bytes, bytes);
-    atomic_fetch_add(&j->jobs->used_bytes, bytes);
 }
 
 void job_give_back(struct job *j, uint64_t bytes)
@@ -88,15 +94,17 @@ static void acknowledge(struct job *j)
 static bool stall(struct job *j)
 {
     scoped_lock(&j->jobs->lock);
+    bool first = list_empty(&j->stalled);
 
     if (has_room(j) || j->jobs->ending)
         return false;
-    if (list_empty(&j->stalled)) {
+    if (first) {
         list_append(&j->jobs->stalled, &j->stalled);
         atomic_store(&j->is_stalled, true);
         job_ref(j);
-        arm_locked(j->jobs);
     }
+    if (first || atomic_load(&j->unsaved_bytes))
+        arm_locked(j->jobs);
     return true;
 }
 
@@ -129,13 +137,33 @@ static struct job *take_roomy(struct jobs *js)
     return NULL;
 }
 
+/* A job with unsaved output that has not been tried in this round, referenced; NULL. */
+static struct job *next_unsaved(struct jobs *js, unsigned round)
+{
+    scoped_lock(&js->lock);
+
+    list_for_each(pos, &js->stalled) {
+        struct job *j = container_of(pos, struct job, stalled);
+        if (atomic_load(&j->unsaved_bytes) == 0 || j->save_round == round)
+            continue;
+        j->save_round = round;
+        job_ref(j);
+        return j;
+    }
+    return NULL;
+}
+
 void jobs_room_task(struct task *t)
 {
     struct jobs *js = container_of(t, struct jobs, room_task);
+    unsigned round;
 
     pthread_mutex_lock(&js->lock);
     js->room_queued = false;
+    round = ++js->save_round;
     pthread_mutex_unlock(&js->lock);
+    for (struct job *j; (j = next_unsaved(js, round)); job_unref(j))
+        job_save(j);
     for (struct job *j; (j = take_roomy(js)); job_unref(j))
         acknowledge(j);
     pthread_mutex_lock(&js->lock);
@@ -243,32 +271,16 @@ static void on_started(struct link_job *lj, void *arg, const struct link_started
     job_news(j);
 }
 
-/* The disk is full, or broken. Bytes that cannot be stored are not acknowledged, and this daemon
- * cannot have them again: they are counted as dropped. */
-static void lose(struct job *j, int stream, size_t len, int r)
-{
-    uint64_t size = atomic_load(&j->spool.size[stream]);
-
-    log_warning("output of job %s cannot be stored and is lost: %s", job_name(j), strerror(-r));
-    job_give_back(j, size - atomic_load(&j->spool.start[stream]));
-    spool_skip(&j->spool, stream, size + len);
-}
-
 static void on_output(struct link_job *lj, void *arg, enum link_stream stream, uint64_t offset, uint64_t log_offset,
                       const void *data, size_t len)
 {
     struct job *j = arg;
-    int r;
 
     (void)lj;
     (void)offset;     /* where the last call ended, and the file does */
     (void)log_offset; /* the order in which pieces arrive is the one that is kept */
     job_output_offer(j, (int)stream, data, len);
-    r = spool_append(&j->spool, (int)stream, data, len);
-    if (r < 0)
-        lose(j, (int)stream, len, r);
-    else
-        account(j, len);
+    job_store(j, (int)stream, data, len);
     if (!stall(j))
         acknowledge(j);
     else
@@ -279,7 +291,8 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
 static void on_exited(struct link_job *lj, void *arg, const struct link_exit *x)
 {
     (void)lj;
-    job_end(arg, x);
+    if (!job_hold_end(arg, x))
+        job_end(arg, x);
 }
 
 /* Another host has it; it will tell nothing more here. */

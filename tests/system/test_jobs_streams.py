@@ -12,6 +12,7 @@ import pytest
 
 from harness import Child, ChildDied, errno_of, in_child, open_errno, read, sh, wait_for, write
 from jobs import Job, job, opened, output, readable, run
+from workbench import tmpfs
 
 pytestmark = pytest.mark.root
 
@@ -364,3 +365,32 @@ def test_resizing_without_a_terminal_is_refused(fresh):
     assert errno_of(j.ctl, 'resize 80x24') == 'ENOTTY'
     j.ctl('kill')
     assert open_errno(j / 'ctl', os.O_RDONLY) == 'EACCES'
+
+
+def sha_of_seq(n):
+    return hashlib.sha256(''.join(f'{i}\n' for i in range(1, n + 1)).encode()).hexdigest()
+
+
+def test_a_full_disk_keeps_a_job_waiting_and_loses_nothing(mount, workdir):
+    with tmpfs(f'{workdir}/state', '2m') as state:
+        d = mount(state_dir=state)
+        d.expect('cannot be stored: No space left on device; the job waits')
+        s = d.session().use()
+        j = job(s).start('seq 1000000; echo error >&2; exit 3')
+        wait_for(lambda: 'the job waits' in d.log())
+        assert j.state() == 'running'
+        sh(f'mount -o remount,size=64m {state}')
+        assert j.exit() == '3'
+        assert hashlib.sha256(j.raw('stdout')).hexdigest() == sha_of_seq(1000000)
+        assert j.text('stderr') == 'error\n' and j.status()['dropped_bytes'] == 0
+        d.stop()
+
+
+def test_on_a_full_disk_a_timeout_still_ends_a_job(mount, workdir):
+    with tmpfs(f'{workdir}/state', '2m') as state:
+        d = mount(state_dir=state, grace='1s')
+        d.expect('not (be )?stored.*: No space left on device')
+        j = job(d.session().use(), timeout='1').start('seq 1000000; sleep 100')
+        assert j.exit() == 'signal 15'
+        assert j.status()['dropped_bytes'] > 0
+        d.stop()
