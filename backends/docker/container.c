@@ -9,10 +9,10 @@
 
 #include "backends/docker/docker.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/timers.h"
 
-#define CALL_MS   60000
 #define LABEL     "wsmfs."
-#define GONE_MS   30000   /* for a removal that is under way */
+#define GONE_NS   30000000000ll /* for a removal that is under way */
 #define LOOK_NS   20000000
 
 /* What a container is allowed by itself: what package managers and chown need, and nothing that reaches
@@ -23,16 +23,24 @@ static void put_json(struct json_object **o) { json_object_put(*o); }
 #define cleanup_json __attribute__((cleanup(put_json)))
 #define cleanup_answer __attribute__((cleanup(engine_answer_finish)))
 
-static int call(struct docker *d, const char *method, const char *path, struct json_object *body, int64_t timeout_ms,
-                struct engine_answer *a, struct err *e)
+static bool is_cancelled(void *arg)
 {
-    const struct engine_request rq = { .method = method, .path = path, .body = body, .timeout_ms = timeout_ms };
+    struct backend_progress *p = arg;
+
+    return p && p->cancelled(p);
+}
+
+static int call(struct docker *d, const char *method, const char *path, struct json_object *body,
+                struct backend_progress *p, struct engine_answer *a, struct err *e)
+{
+    const struct engine_request rq = { .method = method, .path = path, .body = body, .timeout_ms = d->keys.timeout_ms,
+                                       .cancelled = is_cancelled, .arg = p };
 
     return engine_call(d->engine, &rq, a, e);
 }
 
 /* A call on one container: METHOD /containers/ID TAIL. */
-static int call_on(struct docker *d, const char *method, const char *id, const char *tail, int64_t timeout_ms,
+static int call_on(struct docker *d, const char *method, const char *id, const char *tail, struct backend_progress *p,
                    struct engine_answer *a, struct err *e)
 {
     cleanup_free char *path = NULL;
@@ -42,7 +50,7 @@ static int call_on(struct docker *d, const char *method, const char *id, const c
         path = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    return call(d, method, path, NULL, timeout_ms, a, e);
+    return call(d, method, path, NULL, p, a, e);
 }
 
 /* ── what one is made from ───────────────────────────────────────────────────────────────── */
@@ -274,17 +282,37 @@ static void describe(const struct docker *d, const struct backend_workspace *w, 
                  json_object_get_int(json_object_object_get(state, "ExitCode")));
 }
 
-int container_look(struct docker *d, const struct backend_workspace *w, struct container *out, struct err *e)
+static bool is_id(const char *id)
+{
+    size_t n = strlen(id);
+
+    return n > 0 && n < CONTAINER_ID_SIZE && strspn(id, "0123456789abcdef") == n;
+}
+
+/* Whether an answer describes a container: what is concluded from less could be that one is foreign, or gone. */
+static bool is_container(struct json_object *o)
+{
+    struct json_object *labels = json_object_object_get(json_object_object_get(o, "Config"), "Labels");
+
+    return is_id(text_at(o, "Id", NULL)) && *text_at(o, "State", "Status") &&
+           json_object_is_type(json_object_object_get(o, "Config"), json_type_object) &&
+           (!labels || json_object_is_type(labels, json_type_object));
+}
+
+int container_look(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+                   struct container *out, struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
     int r;
 
     *out = (struct container){ 0 };
-    r = call_on(d, "GET", w->sandbox, "/json", CALL_MS, &a, e);
-    if (r < 0 || a.status == 404)
+    r = call_on(d, "GET", w->sandbox, "/json", p, &a, e);
+    if (r < 0 || engine_misses(&a))
         return r;
     if (a.status != 200)
         return engine_refused(&a, w->sandbox, e);
+    if (!is_container(a.json))
+        return err_set(e, -EPROTO, "%s: the Docker engine's answer describes no container", w->sandbox);
     describe(d, w, a.json, out);
     return 0;
 }
@@ -294,7 +322,8 @@ static bool is_taken(const struct engine_answer *a)
     return a->status == 409 || (a->status == 500 && strstr(a->text, "already in use"));
 }
 
-int container_create(struct docker *d, const struct backend_workspace *w, char id[CONTAINER_ID_SIZE], struct err *e)
+int container_create(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+                     char id[CONTAINER_ID_SIZE], struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
     cleanup_json struct json_object *c = config_of(d, w);
@@ -304,10 +333,10 @@ int container_create(struct docker *d, const struct backend_workspace *w, char i
     hash(json_object_to_json_string(c), spec);
     json_object_object_add(c, "Labels", labels_of(d, w, spec));
     snprintf(path, sizeof(path), "/containers/create?name=%s", w->sandbox);
-    r = call(d, "POST", path, c, CALL_MS, &a, e);
+    r = call(d, "POST", path, c, p, &a, e);
     if (r < 0)
         return r;
-    if (a.status == 201) {
+    if (a.status == 201 && is_id(text_at(a.json, "Id", NULL))) {
         snprintf(id, CONTAINER_ID_SIZE, "%s", text_at(a.json, "Id", NULL));
         return 0;
     }
@@ -321,23 +350,27 @@ int container_create(struct docker *d, const struct backend_workspace *w, char i
     return engine_refused(&a, "a container cannot be made", e);
 }
 
-int container_start(struct docker *d, const char *id, struct err *e)
+int container_start(struct docker *d, const char *id, struct backend_progress *p, struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
-    int r = call_on(d, "POST", id, "/start", CALL_MS, &a, e);
+    int r = call_on(d, "POST", id, "/start", p, &a, e);
 
     if (r < 0 || a.status == 204 || a.status == 304)
         return r;
-    engine_refused(&a, "the container cannot be started", e);
-    if (e && e->code == -ENXIO)
+    if (engine_misses(&a) && strcasestr(a.text, "no such container")) /* and not, e.g., a network */
+        return -ENOENT;
+    r = engine_refused(&a, "the container cannot be started", e);
+    if (r != -ENXIO)
+        return r;
+    if (e)
         e->code = -EIO;
-    return a.status == 404 ? -ENOENT : e ? e->code : -EIO;
+    return -EIO;
 }
 
-int container_unpause(struct docker *d, const char *id, struct err *e)
+int container_unpause(struct docker *d, const char *id, struct backend_progress *p, struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
-    int r = call_on(d, "POST", id, "/unpause", CALL_MS, &a, e);
+    int r = call_on(d, "POST", id, "/unpause", p, &a, e);
 
     return r < 0 || a.status == 204 ? r : engine_refused(&a, "the container cannot be unpaused", e);
 }
@@ -348,12 +381,17 @@ static int stop(struct docker *d, const char *id, int64_t grace_ms, struct err *
 {
     cleanup_answer struct engine_answer a = { 0 };
     int64_t seconds = (grace_ms + 999) / 1000 + 1; /* the guest's own grace comes first */
-    char tail[40];
+    cleanup_free char *path = NULL;
+    struct engine_request rq = { .method = "POST", .timeout_ms = seconds * 1000 + d->keys.timeout_ms };
     int r;
 
-    snprintf(tail, sizeof(tail), "/stop?t=%lld", (long long)seconds);
-    r = call_on(d, "POST", id, tail, seconds * 1000 + CALL_MS, &a, e);
-    if (r < 0 || a.status == 204 || a.status == 304 || a.status == 404)
+    if (asprintf(&path, "/containers/%s/stop?t=%lld", id, (long long)seconds) < 0) {
+        path = NULL;
+        return err_set(e, -ENOMEM, "out of memory");
+    }
+    rq.path = path;
+    r = engine_call(d->engine, &rq, &a, e);
+    if (r < 0 || a.status == 204 || a.status == 304 || engine_misses(&a))
         return r;
     /* It may be paused, or on its way: what follows kills it. */
     return 0;
@@ -364,12 +402,11 @@ static int wait_gone(struct docker *d, const char *id, struct err *e)
 {
     struct timespec nap = { .tv_nsec = LOOK_NS };
 
-    for (int64_t waited_ms = 0; waited_ms < GONE_MS; waited_ms += LOOK_NS / 1000000) {
+    for (int64_t end_ns = clock_ns() + GONE_NS; clock_ns() < end_ns; nanosleep(&nap, NULL)) {
         cleanup_answer struct engine_answer a = { 0 };
-        int r = call_on(d, "GET", id, "/json", CALL_MS, &a, e);
-        if (r < 0 || a.status == 404)
+        int r = call_on(d, "GET", id, "/json", NULL, &a, e);
+        if (r < 0 || engine_misses(&a))
             return r;
-        nanosleep(&nap, NULL);
     }
     return err_set(e, -EIO, "the container %.12s is being removed, and that does not end", id);
 }
@@ -380,8 +417,8 @@ int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err
     int r = stop(d, id, grace_ms, e);
 
     if (r == 0)
-        r = call_on(d, "DELETE", id, "?force=1&v=1", CALL_MS, &a, e);
-    if (r < 0 || a.status == 204 || a.status == 404)
+        r = call_on(d, "DELETE", id, "?force=1&v=1", NULL, &a, e);
+    if (r < 0 || a.status == 204 || engine_misses(&a))
         return r;
     if (a.status == 409)
         return wait_gone(d, id, e);
@@ -403,7 +440,7 @@ int container_list(struct docker *d, void (*found)(const struct backend_found *f
         path = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    r = call(d, "GET", path, NULL, CALL_MS, &a, e);
+    r = call(d, "GET", path, NULL, NULL, &a, e);
     if (r < 0)
         return r;
     if (a.status != 200 || !json_object_is_type(a.json, json_type_array))

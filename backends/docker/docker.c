@@ -11,9 +11,10 @@
 #include "backends/shared/files.h"
 #include "fs/base/cleanup.h"
 #include "fs/base/log.h"
+#include "fs/base/timers.h"
 
 #define ROUNDS      20       /* of finding, making and starting, while others do the same */
-#define GUEST_MS    30000    /* for a started guest to listen */
+#define GUEST_NS    30000000000ll /* for a started guest to listen */
 #define NAP_FIRST_NS 2000000
 #define NAP_MOST_NS  50000000
 
@@ -80,6 +81,7 @@ static int foreign(const struct backend_workspace *w, const struct container *c,
 struct effort {
     struct backend_progress *progress; /* or NULL */
     bool pulled;
+    bool made;                         /* none was there, and we have asked for one, whatever came of that */
     bool started;                      /* it was not running before */
 };
 
@@ -98,14 +100,17 @@ static int make(struct docker *d, const struct backend_workspace *w, struct effo
     if (r < 0)
         return r;
     tell(p, "create", d->keys.image);
-    r = container_create(d, w, c->id, &why);
+    f->made = true;
+    r = container_create(d, w, p, c->id, &why);
     if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->pulled) {
         f->pulled = true;
         r = image_pull(d, p, e);
         return r < 0 ? r : -EAGAIN;
     }
-    if (r == -EEXIST)
+    if (r == -EEXIST) {
+        f->made = false;
         return -EAGAIN;
+    }
     if (r < 0)
         return err_set(e, r == -ENOENT ? -ENXIO : r, "%s", why.text);
     c->state = CONTAINER_CREATED;
@@ -126,7 +131,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     struct container c;
     struct err why = { 0 };
     char spec[24] = "";
-    int r = container_look(d, w, &c, e);
+    int r = container_look(d, w, f->progress, &c, e);
 
     if (r < 0)
         return r;
@@ -140,7 +145,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     } else if (c.state == CONTAINER_RUNNING) {
         return 0;
     } else if (c.state == CONTAINER_PAUSED) {
-        return container_unpause(d, c.id, e);
+        return container_unpause(d, c.id, f->progress, e);
     } else if (c.state == CONTAINER_GOING) {
         nap(NAP_MOST_NS);
         return -EAGAIN;
@@ -155,11 +160,9 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
         return r;
     tell(f->progress, "start", d->keys.image);
     f->started = true;
-    r = container_start(d, c.id, &why);
+    r = container_start(d, c.id, f->progress, &why);
     if (r == -ENOENT)
         return -EAGAIN; /* somebody has removed it */
-    if (r < 0)
-        container_end(d, c.id, 0, NULL);
     return r < 0 ? err_set(e, r, "%s", why.text) : 0;
 }
 
@@ -178,10 +181,10 @@ static int run_container(struct docker *d, const struct backend_workspace *w, st
 }
 
 /* Why no guest listens: its container may have ended at once. */
-static int guest_missing(struct docker *d, const struct backend_workspace *w, struct err *e)
+static int guest_missing(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
     struct container c;
-    int r = container_look(d, w, &c, e);
+    int r = container_look(d, w, p, &c, e);
 
     if (r < 0)
         return r;
@@ -193,19 +196,18 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, st
 /* A connection, as soon as the guest listens. */
 static int wait_for_guest(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
 {
-    int64_t waited_ns = 0, pause_ns = NAP_FIRST_NS;
+    int64_t end_ns = clock_ns() + GUEST_NS, pause_ns = NAP_FIRST_NS;
     struct err why;
     int r = -EAGAIN;
 
     tell(p, "guest", "");
-    while (waited_ns < GUEST_MS * 1000000ll && !is_cancelled(p)) {
+    while (clock_ns() < end_ns && !is_cancelled(p)) {
         int fd = docker_connect(d, w, &why);
         if (fd >= 0)
             return fd;
-        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, e)) != -EAGAIN)
+        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, p, e)) != -EAGAIN)
             return r;
         nap(pause_ns);
-        waited_ns += pause_ns;
         pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
     }
     return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled")
@@ -221,17 +223,23 @@ static int bring_up(struct docker *d, const struct backend_workspace *w, struct 
     return r < 0 ? r : wait_for_guest(d, w, f->progress, e);
 }
 
-static int docker_close(void *state, const struct backend_workspace *w, struct err *e)
+static int release(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)
 {
-    struct docker *d = state;
     struct container c;
-    int r = container_look(d, w, &c, e);
+    int r = container_look(d, w, NULL, &c, e);
 
     if (r < 0)
         return r;
     if (c.state != CONTAINER_ABSENT && c.ours)
-        r = container_end(d, c.id, d->mount.grace_ms, e);
+        r = container_end(d, c.id, grace_ms, e);
     return r == 0 ? docker_remove_run(d, w, e) : r;
+}
+
+static int docker_close(void *state, const struct backend_workspace *w, struct err *e)
+{
+    struct docker *d = state;
+
+    return release(d, w, d->mount.grace_ms, e);
 }
 
 /* One that fails releases what it has made, and leaves what ran before: jobs may run in it. */
@@ -244,17 +252,17 @@ static int docker_provision(void *state, const struct backend_workspace *w, stru
         close(fd);
         return 0;
     }
-    if (f.started)
-        docker_close(state, w, NULL);
+    if (f.made || f.started) /* no job runs there yet */
+        release(state, w, 0, NULL);
     return fd;
 }
 
 /* A container may be paused behind our back, and its socket would take a connection all the same. */
 static int look_and_wake(struct docker *d, const struct backend_workspace *w, struct container *c, struct err *e)
 {
-    int r = container_look(d, w, c, e);
+    int r = container_look(d, w, NULL, c, e);
 
-    return r == 0 && c->ours && c->state == CONTAINER_PAUSED ? container_unpause(d, c->id, e) : r;
+    return r == 0 && c->ours && c->state == CONTAINER_PAUSED ? container_unpause(d, c->id, NULL, e) : r;
 }
 
 static int docker_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
@@ -269,10 +277,10 @@ static int docker_stream(void *state, const struct backend_workspace *w, bool st
     fd = r < 0 || c.state != CONTAINER_ABSENT ? docker_connect(d, w, &silence) : -ENOENT;
     if (fd >= 0)
         return fd;
-    if (start)
-        return bring_up(d, w, &f, e);
     if (r < 0)
         return err_set(e, r, "%s", why.text);
+    if (start)
+        return bring_up(d, w, &f, e);
     if (c.state == CONTAINER_RUNNING || c.state == CONTAINER_PAUSED)
         return err_set(e, -EIO, "%s", silence.text);
     return err_set(e, -ENXIO, "the container is gone: %s", *c.trouble ? c.trouble : "it was removed");

@@ -57,12 +57,18 @@ struct container {
     char trouble[200];          /* what the engine says of its end */
 };
 
-/* What is there of a workspace's name; CONTAINER_ABSENT is no error. */
-int container_look(struct docker *d, const struct backend_workspace *w, struct container *out, struct err *e);
+/* All of them: each call of the engine may take `timeout`, -ETIMEDOUT. Where there is a progress (NULL is fine) its
+ * cancellation ends them, -ECANCELED. After these, -EHOSTUNREACH and -EPROTO it is not known what the engine has done.
+ *
+ * What is there of a workspace's name; CONTAINER_ABSENT, which an engine must have said in so many words, is no
+ * error. -EPROTO: the answer describes no container. */
+int container_look(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+                   struct container *out, struct err *e);
 /* Makes one. -EEXIST: the name is taken; -ENOENT: no such image; both without a sentence that matters. */
-int container_create(struct docker *d, const struct backend_workspace *w, char id[CONTAINER_ID_SIZE], struct err *e);
-int container_start(struct docker *d, const char *id, struct err *e);
-int container_unpause(struct docker *d, const char *id, struct err *e);
+int container_create(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+                     char id[CONTAINER_ID_SIZE], struct err *e);
+int container_start(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
+int container_unpause(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
 /* TERM, after the grace KILL, then away with it. One that is gone: 0. */
 int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e);
 /* The hash of what a container would be made from now. */

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/docker/engine.h"
 
+#include <ctype.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "backends/docker/answer.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/timers.h"
 
 #define CONNECT_MS       10000
-#define ANSWER_MAX_BYTES (64u << 20) /* a list of thousands of containers is a few MiB */
+#define HEADER_MS        60000       /* for the header of an answer that may then take any time */
 #define API_NEWEST_MINOR 47u         /* of version 1, that we were written against */
-#define API_TEXT         16
+#define QUEUE_NAP_NS     20000000
 
 struct engine {
     struct engine_address at;
     char           *name;
     pthread_mutex_t lock;   /* guards api */
-    char            api[API_TEXT]; /* "1.41"; "": not negotiated */
+    char            api[ANSWER_API_SIZE]; /* "1.41"; "": not negotiated */
 };
 
 int engine_create(struct engine_address *a, struct engine **out, struct err *e)
@@ -69,128 +73,105 @@ void engine_answer_finish(struct engine_answer *a)
 /* ── one exchange ────────────────────────────────────────────────────────────────────────── */
 
 struct exchange {
+    struct engine *engine;
     const struct engine_request *rq;
-    struct engine_answer *answer;
-    CURL  *curl;
-    char  *body;       /* what has come */
-    size_t size, room;
-    bool   too_large, stopped;
-    char   api[API_TEXT]; /* of the header */
+    struct answer answer;
+    CURL   *curl;
+    char    why[CURL_ERROR_SIZE];
+    int64_t end_ms;    /* of the whole call; 0: never */
+    int64_t stirred_ms; /* when a byte last went or came */
+    curl_off_t moved_bytes;
+    bool    cancelled, late, stalled;
 };
 
-static bool is_stream(const struct exchange *x)
-{
-    long status = 0;
-
-    curl_easy_getinfo(x->curl, CURLINFO_RESPONSE_CODE, &status);
-    return x->rq->line && status == 200;
-}
-
-static bool keep(struct exchange *x, const char *data, size_t n)
-{
-    if (x->size + n + 1 > ANSWER_MAX_BYTES) {
-        x->too_large = true;
-        return false;
-    }
-    if (x->size + n + 1 > x->room) {
-        size_t room = (x->size + n + 1) * 2;
-        char *more = realloc(x->body, room);
-        if (!more)
-            return false;
-        x->body = more;
-        x->room = room;
-    }
-    memcpy(x->body + x->size, data, n);
-    x->size += n;
-    x->body[x->size] = '\0';
-    return true;
-}
-
-/* Hands over the whole lines that have come and keeps the rest. */
-static void hand_over(struct exchange *x)
-{
-    char *line = x->body, *end;
-
-    while (!x->stopped && (end = memchr(line, '\n', x->size - (size_t)(line - x->body)))) {
-        *end = '\0';
-        struct json_object *o = json_tokener_parse(line);
-        if (o)
-            x->stopped = !x->rq->line(x->rq->arg, o);
-        json_object_put(o);
-        line = end + 1;
-    }
-    x->size -= (size_t)(line - x->body);
-    memmove(x->body, line, x->size);
-}
+static int64_t now_ms(void) { return clock_ns() / 1000000; }
 
 static size_t on_body(char *data, size_t one, size_t n, void *arg)
 {
-    struct exchange *x = arg;
-
-    if (!keep(x, data, one * n))
-        return 0;
-    if (is_stream(x))
-        hand_over(x);
-    return x->stopped ? 0 : one * n;
+    return answer_body(&((struct exchange *)arg)->answer, data, one * n) ? one * n : 0;
 }
 
 static size_t on_header(char *data, size_t one, size_t n, void *arg)
 {
-    static const char name[] = "api-version:";
-    struct exchange *x = arg;
-    size_t size = one * n;
-
-    if (size > sizeof(name) && strncasecmp(data, name, sizeof(name) - 1) == 0)
-        snprintf(x->api, sizeof(x->api), "%.*s", (int)(size - sizeof(name) + 1), data + sizeof(name) - 1);
-    return size;
-}
-
-static int on_progress(void *arg, curl_off_t dn, curl_off_t dt, curl_off_t un, curl_off_t ut)
-{
     struct exchange *x = arg;
 
-    (void)dn, (void)dt, (void)un, (void)ut;
-    return x->rq->cancelled && x->rq->cancelled(x->rq->arg);
+    x->stirred_ms = now_ms();
+    return answer_header(&x->answer, data, one * n) ? one * n : 0;
 }
 
-static void set_address(struct exchange *x, const struct engine *en)
+/* How long there may be silence now; 0: for ever. */
+static int64_t silence_ms(const struct exchange *x)
 {
+    return x->rq->stall_ms || x->answer.complete ? x->rq->stall_ms : HEADER_MS;
+}
+
+static int on_progress(void *arg, curl_off_t dt, curl_off_t dn, curl_off_t ut, curl_off_t un)
+{
+    struct exchange *x = arg;
+    int64_t now = now_ms(), silence = silence_ms(x);
+
+    (void)dt, (void)ut;
+    if (dn + un != x->moved_bytes) {
+        x->moved_bytes = dn + un;
+        x->stirred_ms = now;
+    }
+    x->cancelled = x->rq->cancelled && x->rq->cancelled(x->rq->arg);
+    x->late = x->end_ms && now >= x->end_ms;
+    x->stalled = silence && now - x->stirred_ms >= silence;
+    return x->cancelled || x->late || x->stalled;
+}
+
+static void set_address(struct exchange *x)
+{
+    const struct engine_address *at = &x->engine->at;
     CURL *c = x->curl;
 
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
-    if (en->at.socket)
-        curl_easy_setopt(c, CURLOPT_UNIX_SOCKET_PATH, en->at.socket);
-    if (en->at.ca)
-        curl_easy_setopt(c, CURLOPT_CAINFO, en->at.ca);
-    if (en->at.cert)
-        curl_easy_setopt(c, CURLOPT_SSLCERT, en->at.cert);
-    if (en->at.key)
-        curl_easy_setopt(c, CURLOPT_SSLKEY, en->at.key);
-    if (en->at.unchecked) {
+    if (at->socket)
+        curl_easy_setopt(c, CURLOPT_UNIX_SOCKET_PATH, at->socket);
+    if (at->ca)
+        curl_easy_setopt(c, CURLOPT_CAINFO, at->ca);
+    if (at->cert)
+        curl_easy_setopt(c, CURLOPT_SSLCERT, at->cert);
+    if (at->key)
+        curl_easy_setopt(c, CURLOPT_SSLKEY, at->key);
+    if (at->unchecked) {
         curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 0L);
         curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 0L);
     }
 }
 
-static struct curl_slist *set_request(struct exchange *x)
+static struct curl_slist *headers_of(const struct engine_request *rq)
+{
+    struct curl_slist *headers = curl_slist_append(NULL, "Expect:");
+
+    if (rq->body)
+        headers = curl_slist_append(headers, "Content-Type: application/json");
+    else if (strcmp(rq->method, "POST") == 0)
+        headers = curl_slist_append(headers, "Content-Type:");
+    return rq->header ? curl_slist_append(headers, rq->header) : headers;
+}
+
+static void set_request(struct exchange *x)
 {
     const struct engine_request *rq = x->rq;
-    struct curl_slist *headers = curl_slist_append(NULL, "Expect:");
     CURL *c = x->curl;
 
-    if (rq->body) {
-        headers = curl_slist_append(headers, "Content-Type: application/json");
+    if (rq->body)
         curl_easy_setopt(c, CURLOPT_COPYPOSTFIELDS, json_object_to_json_string(rq->body));
-    } else if (strcmp(rq->method, "POST") == 0) {
+    else if (strcmp(rq->method, "POST") == 0)
         curl_easy_setopt(c, CURLOPT_COPYPOSTFIELDS, "");
-        headers = curl_slist_append(headers, "Content-Type:");
-    }
     curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, rq->method);
-    if (rq->header)
-        headers = curl_slist_append(headers, rq->header);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    if (x->end_ms)
+        curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(x->end_ms > now_ms() ? x->end_ms - now_ms() : 1));
+}
+
+static void set_callbacks(struct exchange *x)
+{
+    CURL *c = x->curl;
+
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, x);
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
@@ -198,110 +179,233 @@ static struct curl_slist *set_request(struct exchange *x)
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, x);
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    if (rq->timeout_ms)
-        curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)rq->timeout_ms);
-    return headers;
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, x->why);
 }
 
-/* What a transfer that failed means. */
-static int transfer_failed(const struct engine *en, const struct exchange *x, CURLcode code, struct err *e)
-{
-    long os_error = 0;
+/* ── what becomes of it ──────────────────────────────────────────────────────────────────── */
 
-    curl_easy_getinfo(x->curl, CURLINFO_OS_ERRNO, &os_error);
-    if (x->stopped || code == CURLE_ABORTED_BY_CALLBACK)
+static long system_error(const struct exchange *x)
+{
+    long code = 0;
+
+    curl_easy_getinfo(x->curl, CURLINFO_OS_ERRNO, &code);
+    return code;
+}
+
+static int fault(const struct exchange *x, struct err *e)
+{
+    const char *name = x->engine->name;
+
+    switch (x->answer.fault) {
+    case ANSWER_STOPPED:
         return err_set(e, -ECANCELED, "cancelled");
-    if (x->too_large)
-        return err_set(e, -EPROTO, "the Docker engine at %s answers without end", en->name);
-    if (code == CURLE_COULDNT_CONNECT && os_error == EACCES)
-        return err_set(e, -EACCES, "the Docker engine's socket %s may not be used by this user; members of the group "
-                       "docker may", en->name);
-    if (code == CURLE_OPERATION_TIMEDOUT)
-        return err_set(e, -ETIMEDOUT, "the Docker engine at %s does not answer", en->name);
-    if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)
-        return err_set(e, -EHOSTUNREACH, "there is no Docker engine at %s: %s", en->name,
-                       os_error ? strerror((int)os_error) : curl_easy_strerror(code));
-    return err_set(e, code == CURLE_OUT_OF_MEMORY ? -ENOMEM : -EHOSTUNREACH, "the Docker engine at %s: %s", en->name,
-                   curl_easy_strerror(code));
+    case ANSWER_NO_MEMORY:
+        return err_set(e, -ENOMEM, "out of memory");
+    case ANSWER_TOO_LARGE:
+        return err_set(e, -EPROTO, "the Docker engine at %s answers without end", name);
+    case ANSWER_NO_JSON:
+        return err_set(e, -EPROTO, "the Docker engine at %s says what is no JSON object", name);
+    default:
+        return err_set(e, -EPROTO, "the answer of the Docker engine at %s was cut short", name);
+    }
 }
 
-static void take_answer(struct exchange *x)
+/* What we have ended ourselves. */
+static int broken_off(const struct exchange *x, struct err *e)
 {
-    struct engine_answer *a = x->answer;
+    const char *name = x->engine->name;
+
+    if (x->cancelled)
+        return err_set(e, -ECANCELED, "cancelled");
+    if (x->stalled)
+        return err_set(e, -ETIMEDOUT, "the Docker engine at %s has been silent for %lld s", name,
+                       (long long)silence_ms(x) / 1000);
+    return err_set(e, -ETIMEDOUT, "the Docker engine at %s has not answered in time", name);
+}
+
+static int not_connected(const struct exchange *x, CURLcode code, struct err *e)
+{
+    const char *name = x->engine->name;
+    long why = system_error(x);
+
+    if (why == EACCES)
+        return err_set(e, -EACCES, "the Docker engine's socket %s may not be used by this user; members of the group "
+                       "docker may", name);
+    return err_set(e, -EHOSTUNREACH, "there is no Docker engine at %s: %s", name,
+                   why ? strerror((int)why) : curl_easy_strerror(code));
+}
+
+/* Certificates: none of them can be mended by trying again. */
+static int not_trusted(const struct exchange *x, CURLcode code, struct err *e)
+{
+    return err_set(e, -EACCES, "no TLS connection to the Docker engine at %s: %s", x->engine->name,
+                   *x->why ? x->why : curl_easy_strerror(code));
+}
+
+static bool is_about_certificates(const struct exchange *x, CURLcode code)
+{
+    static const CURLcode codes[] = { CURLE_SSL_CONNECT_ERROR, CURLE_SSL_CERTPROBLEM, CURLE_PEER_FAILED_VERIFICATION,
+                                      CURLE_SSL_CACERT_BADFILE, CURLE_SSL_ISSUER_ERROR, CURLE_SSL_CIPHER,
+                                      CURLE_SSL_INVALIDCERTSTATUS };
+
+    for (size_t i = 0; i < array_size(codes); i++)
+        if (code == codes[i])
+            return true;
+    /* A server that misses ours says so in an alert, which comes when we begin to read. */
+    return !x->engine->at.socket && (code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR) && strstr(x->why, "alert");
+}
+
+/* It began, and then the connection or what came over it was none of HTTP's. */
+static int broke(const struct exchange *x, CURLcode code, struct err *e)
+{
+    const char *name = x->engine->name, *why = *x->why ? x->why : curl_easy_strerror(code);
+    bool lost = code == CURLE_GOT_NOTHING || code == CURLE_SEND_ERROR || code == CURLE_PARTIAL_FILE ||
+                (code == CURLE_RECV_ERROR && system_error(x));
+
+    if (lost)
+        return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off: %s", name, why);
+    /* A line of the header that is longer than libcurl takes ends like this. */
+    if (code == CURLE_OUT_OF_MEMORY && x->answer.complete)
+        return err_set(e, -ENOMEM, "out of memory");
+    return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine: %s", name,
+                   code == CURLE_OUT_OF_MEMORY ? "its header is too large" : why);
+}
+
+static int transfer_failed(const struct exchange *x, CURLcode code, struct err *e)
+{
+    if (x->answer.fault)
+        return fault(x, e);
+    if (code == CURLE_ABORTED_BY_CALLBACK || code == CURLE_OPERATION_TIMEDOUT)
+        return broken_off(x, e);
+    if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)
+        return not_connected(x, code, e);
+    return is_about_certificates(x, code) ? not_trusted(x, code, e) : broke(x, code, e);
+}
+
+static void put_text(struct engine_answer *out, const char *text)
+{
+    snprintf(out->text, sizeof(out->text), "%s", text);
+    out->text[strcspn(out->text, "\r\n")] = '\0';
+    for (char *c = out->text; *c; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = ' ';
+}
+
+static int take_answer(struct exchange *x, struct engine_answer *out, struct err *e)
+{
+    struct answer *a = &x->answer;
     struct json_object *message;
 
-    curl_easy_getinfo(x->curl, CURLINFO_RESPONSE_CODE, &a->status);
-    a->json = x->size ? json_tokener_parse(x->body) : NULL;
+    if (!answer_end(a))
+        return fault(x, e);
+    if (a->status < 200)
+        return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine (HTTP status %ld)",
+                       x->engine->name, a->status);
+    out->status = a->status;
+    out->json = a->size ? answer_json(a->body, a->size) : NULL;
     if (a->status < 400)
-        return;
-    message = json_object_is_type(a->json, json_type_object) ? json_object_object_get(a->json, "message") : NULL;
-    snprintf(a->text, sizeof(a->text), "%s", message ? json_object_get_string(message) : x->size ? x->body : "no message");
-    a->text[strcspn(a->text, "\n")] = '\0';
+        return 0;
+    message = json_object_is_type(out->json, json_type_object) ? json_object_object_get(out->json, "message") : NULL;
+    out->said = json_object_is_type(message, json_type_string);
+    put_text(out, out->said ? json_object_get_string(message) : a->size ? a->body : "no message");
+    return 0;
 }
 
-/* Once, with this URL. `api` receives the version of the header, "" when there is none. */
-static int exchange(struct engine *en, const struct engine_request *rq, const char *url, char *api,
-                    struct engine_answer *out, struct err *e)
+/* A unix socket whose queue is full refuses to queue us, and libcurl takes us for connected all the same. */
+static bool is_queue_full(const struct exchange *x, CURLcode code)
 {
-    struct exchange x = { .rq = rq, .answer = out, .curl = curl_easy_init() };
+    return x->engine->at.socket && code == CURLE_SEND_ERROR && system_error(x) == ENOTCONN;
+}
+
+static CURLcode perform(struct exchange *x)
+{
+    const struct timespec nap = { .tv_nsec = QUEUE_NAP_NS };
+    int64_t end_ms = now_ms() + CONNECT_MS;
+    CURLcode code;
+
+    do {
+        x->stirred_ms = now_ms();
+        code = curl_easy_perform(x->curl);
+    } while (is_queue_full(x, code) && now_ms() < end_ms && !on_progress(x, 0, 0, 0, 0) && nanosleep(&nap, NULL) == 0);
+    return code;
+}
+
+/* Once, with this URL, until `end_ms` (0: without end). `api` receives the version of the header, "" when there
+ * is none. */
+static int exchange(struct engine *en, const struct engine_request *rq, const char *url, int64_t end_ms,
+                    char api[ANSWER_API_SIZE], struct engine_answer *out, struct err *e)
+{
+    struct exchange x = { .engine = en, .rq = rq, .answer = { .line = rq->line, .arg = rq->arg }, .end_ms = end_ms,
+                          .curl = curl_easy_init() };
     struct curl_slist *headers;
     CURLcode code;
-    int r = 0;
+    int r;
 
     if (!x.curl)
         return err_set(e, -ENOMEM, "out of memory");
-    set_address(&x, en);
-    headers = set_request(&x);
+    set_address(&x);
+    set_request(&x);
+    set_callbacks(&x);
+    headers = headers_of(rq);
+    curl_easy_setopt(x.curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(x.curl, CURLOPT_URL, url);
-    code = curl_easy_perform(x.curl);
-    if (code == CURLE_OK)
-        take_answer(&x);
-    else
-        r = transfer_failed(en, &x, code, e);
+    code = perform(&x);
+    r = code == CURLE_OK ? take_answer(&x, out, e) : transfer_failed(&x, code, e);
     if (api)
-        snprintf(api, API_TEXT, "%s", x.api);
+        memcpy(api, x.answer.api, ANSWER_API_SIZE);
     curl_slist_free_all(headers);
     curl_easy_cleanup(x.curl);
-    free(x.body);
+    answer_finish(&x.answer);
     return r;
 }
 
 /* ── the version of the API ──────────────────────────────────────────────────────────────── */
 
-/* The engine's newest, or ours when that is older. */
-static int negotiate(struct engine *en, const struct engine_request *rq, char api[API_TEXT], struct err *e)
+static bool parse_api(const char *text, unsigned *minor)
 {
-    const struct engine_request ping = { .method = "GET", .cancelled = rq->cancelled, .arg = rq->arg,
-                                         .timeout_ms = CONNECT_MS };
+    char after;
+
+    return sscanf(text, "1.%3u%c", minor, &after) == 1;
+}
+
+/* The engine's newest, or ours when that is older. */
+static int negotiate(struct engine *en, const struct engine_request *rq, int64_t end_ms, char api[ANSWER_API_SIZE],
+                     struct err *e)
+{
+    const struct engine_request ping = { .method = "GET", .cancelled = rq->cancelled, .arg = rq->arg };
+    int64_t soon_ms = now_ms() + CONNECT_MS;
     struct engine_answer a = { 0 };
     cleanup_free char *url = NULL;
-    unsigned major = 0, minor = 0;
+    unsigned minor = 0;
     int r;
 
     if (asprintf(&url, "%s/_ping", en->at.url) < 0) {
         url = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    r = exchange(en, &ping, url, api, &a, e);
+    r = exchange(en, &ping, url, end_ms && end_ms < soon_ms ? end_ms : soon_ms, api, &a, e);
     engine_answer_finish(&a);
     if (r < 0)
         return r;
-    if (a.status != 200 || sscanf(api, " %u.%u", &major, &minor) != 2 || major != 1)
+    if (a.status >= 500 && a.said)
+        return engine_refused(&a, "the Docker engine is not ready", e);
+    if (a.status != 200 || !parse_api(api, &minor))
         return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine (HTTP status %ld)", en->name,
                        a.status);
-    snprintf(api, API_TEXT, "1.%u", minor < API_NEWEST_MINOR ? minor : API_NEWEST_MINOR);
+    snprintf(api, ANSWER_API_SIZE, "1.%u", minor < API_NEWEST_MINOR ? minor : API_NEWEST_MINOR);
     pthread_mutex_lock(&en->lock);
-    memcpy(en->api, api, API_TEXT);
+    memcpy(en->api, api, ANSWER_API_SIZE);
     pthread_mutex_unlock(&en->lock);
     return 0;
 }
 
-static int version(struct engine *en, const struct engine_request *rq, char api[API_TEXT], struct err *e)
+static int version(struct engine *en, const struct engine_request *rq, int64_t end_ms, char api[ANSWER_API_SIZE],
+                   struct err *e)
 {
     pthread_mutex_lock(&en->lock);
-    memcpy(api, en->api, API_TEXT);
+    memcpy(api, en->api, ANSWER_API_SIZE);
     pthread_mutex_unlock(&en->lock);
-    return *api ? 0 : negotiate(en, rq, api, e);
+    return *api ? 0 : negotiate(en, rq, end_ms, api, e);
 }
 
 /* The engine has been replaced by another one since we asked. */
@@ -310,8 +414,8 @@ static bool is_wrong_version(const struct engine_answer *a)
     return a->status == 400 && strstr(a->text, "client version");
 }
 
-static int call_once(struct engine *en, const struct engine_request *rq, const char *api, struct engine_answer *out,
-                     struct err *e)
+static int call_once(struct engine *en, const struct engine_request *rq, const char *api, int64_t end_ms,
+                     struct engine_answer *out, struct err *e)
 {
     cleanup_free char *url = NULL;
 
@@ -320,30 +424,54 @@ static int call_once(struct engine *en, const struct engine_request *rq, const c
         url = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    return exchange(en, rq, url, NULL, out, e);
+    return exchange(en, rq, url, end_ms, NULL, out, e);
 }
 
 int engine_call(struct engine *en, const struct engine_request *rq, struct engine_answer *out, struct err *e)
 {
-    char api[API_TEXT];
-    int r = version(en, rq, api, e);
+    int64_t end_ms = rq->timeout_ms ? now_ms() + rq->timeout_ms : 0;
+    char api[ANSWER_API_SIZE];
+    int r = version(en, rq, end_ms, api, e);
 
     *out = (struct engine_answer){ 0 };
     if (r == 0)
-        r = call_once(en, rq, api, out, e);
+        r = call_once(en, rq, api, end_ms, out, e);
     if (r < 0 || !is_wrong_version(out))
         return r;
     engine_answer_finish(out);
-    r = negotiate(en, rq, api, e);
-    return r < 0 ? r : call_once(en, rq, api, out, e);
+    r = negotiate(en, rq, end_ms, api, e);
+    return r < 0 ? r : call_once(en, rq, api, end_ms, out, e);
 }
 
 /* ── refusals ────────────────────────────────────────────────────────────────────────────── */
 
+static int code_of(long status)
+{
+    switch (status) {
+    case 400:
+        return -EINVAL;
+    case 401:
+    case 403:
+        return -EACCES;
+    case 404:
+        return -ENXIO;
+    case 502:
+    case 503:
+    case 504:
+        return -EHOSTUNREACH;
+    default:
+        return -EIO;
+    }
+}
+
 int engine_refused(const struct engine_answer *a, const char *what, struct err *e)
 {
-    int code = a->status == 400 ? -EINVAL : a->status == 401 || a->status == 403 ? -EACCES
-             : a->status == 404 ? -ENXIO : a->status == 503 ? -EHOSTUNREACH : -EIO;
+    if (a->status < 400 || (a->status == 404 && !a->said))
+        return err_set(e, -EPROTO, "%s: the Docker engine's answer makes no sense (HTTP status %ld)", what, a->status);
+    return err_set(e, code_of(a->status), "%s: the Docker engine says: %s", what, *a->text ? a->text : "nothing");
+}
 
-    return err_set(e, code, "%s: the Docker engine says: %s", what, *a->text ? a->text : "nothing");
+bool engine_misses(const struct engine_answer *a)
+{
+    return a->status == 404 && a->said && strcmp(a->text, "page not found") != 0;
 }

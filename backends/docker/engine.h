@@ -35,9 +35,10 @@ const char *engine_name(const struct engine *en);
 
 /* What an engine said. */
 struct engine_answer {
-    long  status;             /* of HTTP */
-    struct json_object *json; /* NULL: none, or it did not parse */
-    char  text[ERR_TEXT_MAX]; /* of an error: its message, else the beginning of what came */
+    long  status;             /* of HTTP, 200 or more */
+    struct json_object *json; /* NULL: none, or it did not parse: to be checked, whatever the status */
+    bool  said;               /* an error with a message, as engines give it */
+    char  text[ERR_TEXT_MAX]; /* of an error: its message, else the beginning of what came; one line of text */
 };
 void engine_answer_finish(struct engine_answer *a);
 
@@ -47,8 +48,9 @@ struct engine_request {
     const char *path;             /* behind the version, e.g. "/containers/json?all=1"; already escaped */
     struct json_object *body;     /* borrowed; NULL: none */
     const char *header;           /* one more, e.g. "X-Registry-Auth: …"; NULL: none */
-    int64_t timeout_ms;           /* 0: none but that of connecting */
-    bool (*cancelled)(void *arg); /* asked several times a second; NULL: never */
+    int64_t timeout_ms;           /* for all of it; 0: a stream, which may last as long as it says something */
+    int64_t stall_ms;             /* the most that may pass without a byte; 0: any time, once the header came */
+    bool (*cancelled)(void *arg); /* asked at least once a second; NULL: never */
     /* Streams of JSON, one object a line, are handed over as they come; false ends the request, as an
      * error of the caller's. NULL: the answer is collected. */
     bool (*line)(void *arg, struct json_object *o);
@@ -56,14 +58,19 @@ struct engine_request {
 };
 
 /* Makes the request, negotiating the version of the API first where that has not been done. Blocks, on
- * any thread. 0 when any answer came, whatever its status; -EHOSTUNREACH, -EACCES (the socket),
- * -ETIMEDOUT, -ECANCELED, -EPROTO (not HTTP, or an answer without bound), -ENOMEM, with a sentence.
+ * any thread. 0 when a whole answer came, whatever its status. With a sentence: -EHOSTUNREACH (nobody there, or
+ * the connection broke off: the request may have been carried out), -EACCES (the socket; certificates),
+ * -ETIMEDOUT (the limits of the request; 10 s for a connection and for an engine's first answer; 60 s for the
+ * header of an answer without limits), -ECANCELED, -EPROTO (not HTTP, an answer without bound or cut short, a
+ * stream with a line that is no JSON object), -ENOMEM.
  * *out is to be finished in any case. */
 int engine_call(struct engine *en, const struct engine_request *rq, struct engine_answer *out, struct err *e);
 
 /* The error of an answer that is none of those that the caller expects: "docker: WHAT: its message".
- * Returns the errno. */
+ * Returns the errno: -EPROTO for one that no engine gives. */
 int engine_refused(const struct engine_answer *a, const char *what, struct err *e);
+/* The engine itself says that there is no such thing: not just anybody's 404. */
+bool engine_misses(const struct engine_answer *a);
 
 /* The text, escaped to stand in a path or a query; malloc'ed, NULL: out of memory. */
 char *engine_escape(const char *text);

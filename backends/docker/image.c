@@ -10,6 +10,7 @@
 #include "fs/base/cleanup.h"
 
 #define LAYERS_MAX 256
+#define STALL_MS   300000 /* without a word: an engine tells of each half MiB, and gives up registries that are silent */
 #define ALONE_MS   300000 /* for a pull that nobody can cancel: the close of the workspace waits for it */
 #define cleanup_answer __attribute__((cleanup(engine_answer_finish)))
 
@@ -60,6 +61,13 @@ static void tell(struct pull *p)
         p->progress->step(p->progress, "pull", text, done, total);
 }
 
+static uint64_t bytes_of(struct json_object *o, const char *key)
+{
+    int64_t n = json_object_get_int64(json_object_object_get(o, key));
+
+    return n > 0 ? (uint64_t)n : 0;
+}
+
 static void take_layer(struct pull *p, struct json_object *o, const char *status)
 {
     struct json_object *detail = json_object_object_get(o, "progressDetail");
@@ -68,8 +76,8 @@ static void take_layer(struct pull *p, struct json_object *o, const char *status
     if (!l)
         return;
     if (strcmp(status, "Downloading") == 0) {
-        l->done_bytes = (uint64_t)json_object_get_int64(json_object_object_get(detail, "current"));
-        l->total_bytes = (uint64_t)json_object_get_int64(json_object_object_get(detail, "total"));
+        l->done_bytes = bytes_of(detail, "current");
+        l->total_bytes = bytes_of(detail, "total");
     }
     if (strcmp(status, "Download complete") == 0 || strcmp(status, "Pull complete") == 0 ||
         strcmp(status, "Already exists") == 0) {
@@ -82,11 +90,13 @@ static void take_layer(struct pull *p, struct json_object *o, const char *status
 static bool on_line(void *arg, struct json_object *o)
 {
     struct pull *p = arg;
-    struct json_object *detail = json_object_object_get(o, "errorDetail");
-    const char *status = text_of(o, "status"), *error = detail ? text_of(detail, "message") : text_of(o, "error");
+    struct json_object *detail = json_object_object_get(o, "errorDetail"), *error = json_object_object_get(o, "error");
+    const char *status = text_of(o, "status"), *text = text_of(detail, "message");
 
-    if (*error)
-        snprintf(p->failure, sizeof(p->failure), "%s", error);
+    if (!*text)
+        text = text_of(o, "error");
+    if (detail || error)
+        snprintf(p->failure, sizeof(p->failure), "%s", *text ? text : "the engine does not say why");
     else if (*text_of(o, "id") && strncmp(status, "Pulling from", 12) != 0)
         take_layer(p, o, status);
     return true;
@@ -138,9 +148,10 @@ int image_pull(struct docker *d, struct backend_progress *progress, struct err *
         p->progress = progress;
         rq.header = auth;
         rq.timeout_ms = progress ? 0 : ALONE_MS;
+        rq.stall_ms = STALL_MS;
         r = engine_call(d->engine, &rq, &a, e);
     }
-    if (r == 0 && a.status == 400)
+    if (r == 0 && (a.status == 400 || a.status == 503 || !a.said) && a.status != 200)
         r = engine_refused(&a, d->keys.image, e);
     else if (r == 0 && a.status != 200)
         r = refused(d->keys.image, a.text, e);

@@ -9,6 +9,7 @@
 #include "fs/config/config.h"
 
 #define PIDS_BY_ITSELF 4096u
+#define TIMEOUT_BY_ITSELF_MS 60000
 
 /* ── kinds of values ─────────────────────────────────────────────────────────────────────── */
 
@@ -85,6 +86,16 @@ static int key_security_opt(struct docker_keys *k, const char *v, struct err *e)
 }
 static int key_labels(struct docker_keys *k, const char *v, struct err *e) { return sandbox_env_add(&k->labels, v, e); }
 
+static int key_timeout(struct docker_keys *k, const char *v, struct err *e)
+{
+    int64_t seconds;
+
+    if (duration_parse(v, &seconds) < 0 || seconds <= 0 || seconds > 3600)
+        return err_set(e, -EINVAL, "it wants a duration from 1s to 1h");
+    k->timeout_ms = seconds * 1000;
+    return 0;
+}
+
 static int key_pull(struct docker_keys *k, const char *v, struct err *e)
 {
     static const char *const words[] = { "missing", "always", "never" };
@@ -110,7 +121,7 @@ static const struct {
     { "backend", "runtime", key_runtime }, { "backend", "read_only", key_read_only },
     { "backend", "init", key_init }, { "backend", "cap_drop", key_cap_drop },
     { "backend", "cap_add", key_cap_add }, { "backend", "security_opt", key_security_opt },
-    { "backend", "labels", key_labels },
+    { "backend", "labels", key_labels }, { "backend", "timeout", key_timeout },
 };
 
 static int take(struct docker_keys *k, const struct config_pair *p, struct err *e)
@@ -128,7 +139,7 @@ int docker_keys_read(const char *source, const struct config_pair *pairs, struct
 {
     struct err why = { 0 };
 
-    *out = (struct docker_keys){ .limits.pids = PIDS_BY_ITSELF };
+    *out = (struct docker_keys){ .limits.pids = PIDS_BY_ITSELF, .timeout_ms = TIMEOUT_BY_ITSELF_MS };
     for (const struct config_pair *p = pairs; p; p = p->next)
         if (take(out, p, &why) < 0)
             return err_set(e, why.code, "%s of section [%s]: %s", p->key, p->section, why.text);

@@ -21,6 +21,7 @@ struct docker_keys {
     char *runtime;   /* NULL: the engine's default */
     bool  read_only;
     bool  init;      /* the engine's own init is process 1, the guest its child */
+    int64_t timeout_ms; /* for one call of the engine */
     struct sandbox_limits limits;
     struct sandbox_words env, binds, cap_drop, cap_add, security_opt, labels;
 };
