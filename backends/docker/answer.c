@@ -40,7 +40,7 @@ static bool begin(struct answer *a, const char *line, size_t n)
     if (sscanf(text, "HTTP/%*s %3ld", &a->status) != 1)
         a->status = 0;
     a->complete = a->framed = false;
-    a->api[0] = '\0';
+    a->api[0] = a->path_stat[0] = '\0';
     return true;
 }
 
@@ -58,6 +58,8 @@ bool answer_header(struct answer *a, const char *line, size_t n)
         a->complete = true;
     else if ((value = value_of(line, n, "Api-Version", &len)))
         snprintf(a->api, sizeof(a->api), "%.*s", (int)(len < sizeof(a->api) ? len : 0), value);
+    else if ((value = value_of(line, n, "X-Docker-Container-Path-Stat", &len)))
+        snprintf(a->path_stat, sizeof(a->path_stat), "%.*s", (int)(len < sizeof(a->path_stat) ? len : 0), value);
     else if (value_of(line, n, "Transfer-Encoding", &len) || value_of(line, n, "Content-Length", &len))
         a->framed = true;
     return true;

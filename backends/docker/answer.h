@@ -12,6 +12,7 @@
 #define ANSWER_LINE_MAX_BYTES (1u << 20) /* of a stream; those of a pull have some hundred bytes */
 #define ANSWER_HEADER_MAX_BYTES (256u << 10) /* with all interim answers */
 #define ANSWER_API_SIZE 16
+#define ANSWER_PATH_STAT_SIZE 1024
 
 /* Why an answer was not taken to its end. */
 enum answer_fault {
@@ -32,6 +33,7 @@ struct answer {
     enum answer_fault fault;
     long   status;                /* of the last header; 0: none came */
     char   api[ANSWER_API_SIZE];  /* what it says of the version of the API, "" when it does not */
+    char   path_stat[ANSWER_PATH_STAT_SIZE]; /* and of a path in a container */
     bool   complete;              /* the header has ended */
     bool   framed;                /* the header says how the end of the body is recognized */
     size_t header_bytes;

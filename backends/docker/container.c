@@ -101,14 +101,14 @@ static struct json_object *mounts_of(struct docker *d, const struct backend_work
     struct json_object *mounts = json_object_new_array();
     cleanup_free char *files = NULL, *run = NULL;
 
-    if (asprintf(&files, "%s/%s", d->mount.basedir, w->host_dir) < 0)
+    if (asprintf(&files, "%s/%s", docker_engine_base(d), w->host_dir) < 0)
         files = NULL;
-    if (asprintf(&run, "%s/.wsmfs/run/%s", d->mount.basedir, w->id) < 0)
+    if (asprintf(&run, "%s/.wsmfs/run/%s", docker_engine_base(d), w->id) < 0)
         run = NULL;
     if (files && run) {
         add_mount(mounts, files, DOCKER_WORKSPACE, false);
         add_mount(mounts, d->guest, "/.wsm/wsm-guest", true);
-        add_mount(mounts, run, "/.wsm/run", false);
+        add_mount(mounts, run, DOCKER_RUN, false);
     }
     for (size_t i = 0; i < d->keys.binds.n; i++)
         add_bind(mounts, d->keys.binds.list[i]);
@@ -345,8 +345,7 @@ int container_create(struct docker *d, const struct backend_workspace *w, struct
     if (is_taken(&a))
         return err_set(e, -EEXIST, "the container's name %s is taken", w->sandbox);
     if (a.status == 400 && strstr(a.text, "bind source path does not exist"))
-        return err_set(e, -EIO, "the engine does not see the base directory %s: it runs elsewhere (%s)",
-                       d->mount.basedir, a.text);
+        return docker_bind_missing(d, a.text, e);
     return engine_refused(&a, "a container cannot be made", e);
 }
 
@@ -373,6 +372,23 @@ int container_unpause(struct docker *d, const char *id, struct backend_progress 
     int r = call_on(d, "POST", id, "/unpause", p, &a, e);
 
     return r < 0 || a.status == 204 ? r : engine_refused(&a, "the container cannot be unpaused", e);
+}
+
+int container_path(struct docker *d, const char *id, const char *path, struct backend_progress *p, char *out, size_t size,
+                   struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    char tail[128];
+    int r;
+
+    snprintf(tail, sizeof(tail), "/archive?path=%s", path);
+    r = call_on(d, "HEAD", id, tail, p, &a, e);
+    if (r < 0)
+        return r;
+    if (a.status != 200 && a.status != 404)
+        return engine_refused(&a, path, e);
+    snprintf(out, size, "%s", a.status == 200 ? a.path_stat : "");
+    return 0;
 }
 
 /* ── ending ──────────────────────────────────────────────────────────────────────────────── */

@@ -15,6 +15,7 @@
 #include "backends/docker/keys.h"
 
 #define DOCKER_WORKSPACE "/workspace"
+#define DOCKER_RUN       "/.wsm/run"
 
 extern const struct backend docker_backend;
 
@@ -22,7 +23,7 @@ struct docker {
     struct backend_mount mount;
     struct docker_keys keys;
     struct engine *engine;
-    char  *guest;          /* the program to be bound, below the base directory; set by docker_place_guest() */
+    char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
 };
 
 /* ── place.c ── */
@@ -31,10 +32,23 @@ struct docker {
 int docker_place_guest(struct docker *d, struct err *e);
 /* Makes a workspace's directory for the guest's socket. */
 int docker_place_run(struct docker *d, const struct backend_workspace *w, struct err *e);
+/* An O_PATH descriptor of it, -errno. */
+int docker_open_run(struct docker *d, const struct backend_workspace *w);
 /* Removes it, with whatever a container has left there. */
 int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e);
 /* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
 int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
+
+/* ── seen.c ── */
+
+/* The base directory's path as the engine has it. Borrowed. */
+const char *docker_engine_base(const struct docker *d);
+/* Whether what the engine binds into a container that is not started, or whose guest is silent, are the
+ * directories that are here: asks the engine, which looks at them as the container would. -EIO with a sentence
+ * that says what to do; -errno as engine_call(). */
+int docker_check_seen(struct docker *d, const struct backend_workspace *w, const char *id, struct err *e);
+/* The error of an engine that misses a path to be bound, `text` being what it says. */
+int docker_bind_missing(struct docker *d, const char *text, struct err *e);
 
 /* ── container.c ── */
 
@@ -68,6 +82,10 @@ int container_look(struct docker *d, const struct backend_workspace *w, struct b
 int container_create(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
                      char id[CONTAINER_ID_SIZE], struct err *e);
 int container_start(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
+/* What the engine says of a path of a container, which need not run: the value of the header, "" when there is no
+ * such path. Engine API, "Get information about files in a container". */
+int container_path(struct docker *d, const char *id, const char *path, struct backend_progress *p, char *out, size_t size,
+                   struct err *e);
 int container_unpause(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
 /* TERM, after the grace KILL, then away with it. One that is gone: 0. */
 int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e);

@@ -164,6 +164,7 @@ static void set_request(struct exchange *x)
     else if (strcmp(rq->method, "POST") == 0)
         curl_easy_setopt(c, CURLOPT_COPYPOSTFIELDS, "");
     curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, rq->method);
+    curl_easy_setopt(c, CURLOPT_NOBODY, strcmp(rq->method, "HEAD") == 0 ? 1L : 0L);
     if (x->end_ms)
         curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(x->end_ms > now_ms() ? x->end_ms - now_ms() : 1));
 }
@@ -303,6 +304,7 @@ static int take_answer(struct exchange *x, struct engine_answer *out, struct err
                        x->engine->name, a->status);
     out->status = a->status;
     out->json = a->size ? answer_json(a->body, a->size) : NULL;
+    memcpy(out->path_stat, a->path_stat, sizeof(out->path_stat));
     if (a->status < 400)
         return 0;
     message = json_object_is_type(out->json, json_type_object) ? json_object_object_get(out->json, "message") : NULL;

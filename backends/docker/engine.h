@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backends/docker/answer.h"
 #include "fs/base/err.h"
 
 /* Where an engine listens. Strings are malloc'ed or NULL. */
@@ -39,6 +40,7 @@ struct engine_answer {
     struct json_object *json; /* NULL: none, or it did not parse: to be checked, whatever the status */
     bool  said;               /* an error with a message, as engines give it */
     char  text[ERR_TEXT_MAX]; /* of an error: its message, else the beginning of what came; one line of text */
+    char  path_stat[ANSWER_PATH_STAT_SIZE]; /* of HEAD …/archive: the header X-Docker-Container-Path-Stat; "": none */
 };
 void engine_answer_finish(struct engine_answer *a);
 

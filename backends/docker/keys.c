@@ -96,6 +96,19 @@ static int key_timeout(struct docker_keys *k, const char *v, struct err *e)
     return 0;
 }
 
+static int key_basedir_on_engine(struct docker_keys *k, const char *v, struct err *e)
+{
+    size_t n = strlen(v);
+
+    while (n > 0 && v[n - 1] == '/')
+        n--;
+    if (n == 0 || v[0] != '/' || strstr(v, "/../") || strcmp(v + n - (n > 2 ? 3 : 0), "/..") == 0)
+        return err_set(e, -EINVAL, "\"%s\" is no absolute path of a directory", v);
+    free(k->basedir_on_engine);
+    k->basedir_on_engine = strndup(v, n);
+    return k->basedir_on_engine ? 0 : err_set(e, -ENOMEM, "out of memory");
+}
+
 static int key_pull(struct docker_keys *k, const char *v, struct err *e)
 {
     static const char *const words[] = { "missing", "always", "never" };
@@ -122,6 +135,7 @@ static const struct {
     { "backend", "init", key_init }, { "backend", "cap_drop", key_cap_drop },
     { "backend", "cap_add", key_cap_add }, { "backend", "security_opt", key_security_opt },
     { "backend", "labels", key_labels }, { "backend", "timeout", key_timeout },
+    { "backend", "basedir_on_engine", key_basedir_on_engine },
 };
 
 static int take(struct docker_keys *k, const struct config_pair *p, struct err *e)
@@ -159,6 +173,7 @@ void docker_keys_finish(struct docker_keys *k)
         sandbox_words_finish(lists[i]);
     free(k->image);
     free(k->host);
+    free(k->basedir_on_engine);
     free(k->network);
     free(k->user);
     free(k->runtime);

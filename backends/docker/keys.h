@@ -16,6 +16,7 @@ struct docker_keys {
     char *image;
     enum docker_pull pull;
     char *host;      /* NULL: as the docker command finds it */
+    char *basedir_on_engine; /* the base directory's path for the engine; NULL: as for us */
     char *network;   /* NULL: none */
     char *user;      /* of jobs; NULL: the image's */
     char *runtime;   /* NULL: the engine's default */

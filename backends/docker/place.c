@@ -85,7 +85,7 @@ int docker_place_guest(struct docker *d, struct err *e)
         r = copy(from, dir, name);
     if (r < 0)
         return err_sys(e, r, "the guest program cannot be put into " GUEST_DIR " of the base directory");
-    if (asprintf(&d->guest, "%s/" GUEST_DIR "/%s", d->mount.basedir, name) < 0) {
+    if (asprintf(&d->guest, "%s/" GUEST_DIR "/%s", docker_engine_base(d), name) < 0) {
         d->guest = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
@@ -105,6 +105,14 @@ int docker_place_run(struct docker *d, const struct backend_workspace *w, struct
     return fd < 0 ? err_sys(e, fd, "%s of the base directory cannot be made", path) : 0;
 }
 
+int docker_open_run(struct docker *d, const struct backend_workspace *w)
+{
+    char path[96];
+
+    run_path(w, path);
+    return walk_open(d->mount.basedir_fd, path, false);
+}
+
 int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e)
 {
     char path[96];
@@ -116,11 +124,8 @@ int docker_remove_run(struct docker *d, const struct backend_workspace *w, struc
 /* What stands there was made by a container, which may be hostile: a link is not followed. */
 static int open_socket(struct docker *d, const struct backend_workspace *w)
 {
-    char path[96];
     struct stat st;
-
-    run_path(w, path);
-    cleanup_close int dir = walk_open(d->mount.basedir_fd, path, false);
+    cleanup_close int dir = docker_open_run(d, w);
     int fd = dir < 0 ? dir : openat(dir, SOCKET, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return dir < 0 ? dir : -errno;

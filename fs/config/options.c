@@ -200,6 +200,12 @@ static int set_sandbox(struct config *c, const struct option_spec *o, const char
     return config_pair_set(c, "sandbox", o->name, value, 0, e);
 }
 
+/* The same for [backend NAME]. */
+static int set_backend(struct config *c, const struct option_spec *o, const char *value, struct err *e)
+{
+    return config_pair_set(c, "backend", o->name, value, 0, e);
+}
+
 static int set_sandbox_path(struct config *c, const struct option_spec *o, const char *value, struct err *e)
 {
     cleanup_free char *path = *value ? path_absolute(value) : strdup(value);
@@ -207,8 +213,8 @@ static int set_sandbox_path(struct config *c, const struct option_spec *o, const
     return path ? set_sandbox(c, o, path, e) : err_set(e, -ENOMEM, "out of memory");
 }
 
-/* They are told as that section. */
-static char *get_sandbox(const struct config *c, const struct option_spec *o)
+/* They are told as their section. */
+static char *get_pair(const struct config *c, const struct option_spec *o)
 {
     (void)c;
     (void)o;
@@ -223,7 +229,7 @@ static char *get_sandbox(const struct config *c, const struct option_spec *o)
 #define DURATION(member) .values = "DURATION", .set = set_duration, .get = get_duration, AT(member)
 #define COUNT(member) .values = "NUMBER", .initial = "0", .set = set_count, .get = get_count, AT(member)
 #define SIZE(member) .values = "SIZE", .set = set_size, .get = get_size, AT(member)
-#define SANDBOX(shown) .values = shown, .set = set_sandbox, .get = get_sandbox, AT(pairs)
+#define SANDBOX(shown) .values = shown, .set = set_sandbox, .get = get_pair, AT(pairs)
 #define PATH(member, shown) .values = shown, .set = set_path, .get = get_text, AT(member)
 
 /* The words of an enumeration stand in the order of its constants. */
@@ -259,6 +265,8 @@ static const struct option_spec table[] = {
     {.name = "basedir", PATH(basedir, "DIR"),
      .help = "where workspaces lie on this host; default: /var/lib/wsmfs/workspaces, for an ordinary "
              "user $XDG_STATE_HOME/wsmfs/workspaces"},
+    {.name = "basedir_on_engine", .values = "DIR", .set = set_backend, .get = get_pair, AT(pairs),
+     .help = "(docker) the base directory's path for the engine, when wsmfs runs in a container"},
     {.name = "instance", .values = "NAME", .set = set_instance, .get = get_text, AT(instance),
      .help = "what the base directory's instance must be; default: what it says, or a random one"},
     {.name = "bind_across_users", FLAG(bind_across_users),
@@ -283,7 +291,7 @@ static const struct option_spec table[] = {
     {.name = "network", SANDBOX("none|host"),
      .help = "whether jobs reach the host's network, its loopback and abstract sockets included"},
     {.name = "env", SANDBOX("VARIABLES"), .help = "K=V separated by blanks, for every job's environment"},
-    {.name = "env_file", .values = "FILE", .set = set_sandbox_path, .get = get_sandbox, AT(pairs),
+    {.name = "env_file", .values = "FILE", .set = set_sandbox_path, .get = get_pair, AT(pairs),
      .help = "the same, from a file with one a line"},
     {.name = "bind", SANDBOX("PATHS"), .help = "paths of this host that jobs see: FROM[:TO][:ro|:rw], separated by blanks"},
     {.name = "setup", SANDBOX("COMMAND"), .help = "a command that runs once in each new sandbox, before its first job"},

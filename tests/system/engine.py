@@ -19,8 +19,10 @@ SHELL = f'{BUSYBOX} sh -c'
 class Engine:
     """dockerd on directories and a socket of its own; it touches no network of the machine."""
 
-    def __init__(self, top):
+    def __init__(self, top, before=(), more=()):
+        """before: words in front of the command, e.g. of unshare, with {top} for its directory; more: of its own."""
         self.top = top
+        self.before, self.more = [word.format(top=top) for word in before], more
         self.socket = f'{top}/docker.sock'
         self.host = f'unix://{self.socket}'
         self.proc = None
@@ -28,7 +30,7 @@ class Engine:
     def start(self):
         with open(f'{self.top}/dockerd.log', 'ab') as log:
             self.proc = subprocess.Popen(
-                ['dockerd', '--data-root', f'{self.top}/root', '--exec-root', f'{self.top}/exec', '-H', self.host,
+                [*self.before, 'dockerd', *self.more, '--data-root', f'{self.top}/root', '--exec-root', f'{self.top}/exec', '-H', self.host,
                  '--pidfile', f'{self.top}/pid', '--bridge=none', '--iptables=false'],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         wait_for(self.answers, 120, 'the engine to answer')
@@ -86,12 +88,12 @@ class Engine:
 
 
 @contextlib.contextmanager
-def running_engine():
-    """Skips where there is no dockerd."""
+def running_engine(**how):
+    """Skips where there is no dockerd; the words are Engine's."""
     if not shutil.which('dockerd') or not shutil.which('docker') or not os.path.exists(BUSYBOX):
         pytest.skip('no dockerd, docker or busybox here')
     top = tempfile.mkdtemp(prefix='wsmfs-engine-')
-    engine = Engine(top)
+    engine = Engine(top, **how)
     try:
         try:
             engine.start()
