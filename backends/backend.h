@@ -174,6 +174,11 @@ struct backend {
      * empty when the mount would be refused for it, else a word on what does not work. Absent: nothing can be
      * said. */
     int (*check)(const struct backend_mount *m, char *found, size_t size, struct err *e);
+
+    /* True: what runs in the sandbox has user ids of its own, and writes files as those. The mount then shows all
+     * files as the tenant's (`owner = auto`), and what is made through it belongs on disk to whoever the directory
+     * belongs to in which it is made: FILES_OPEN, or the sandbox, gives the uppermost one to the jobs' user. */
+    bool foreign_ids;
 };
 
 #endif

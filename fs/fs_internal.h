@@ -41,7 +41,7 @@ struct fs {
     uid_t mount_uid;
     gid_t mount_gid;
     int   proc_fd_dir;            /* O_PATH of /proc/self/fd */
-    bool  as_callers;             /* files are made as the caller: root's mount, owner native */
+    bool  as_callers;             /* files are made as somebody: root's mount (creds_assume) */
     bool  close_may_fail;         /* the base directory is on a file system that writes at close(2) */
     bool  direct_mmap;            /* what is read past the kernel's cache can be mapped all the same (Linux 6.6) */
     bool  expire_only;            /* the kernel knows notify_expire_entry */

@@ -173,7 +173,8 @@ static struct json_object *command(const struct docker *d)
     char grace[24];
     snprintf(grace, sizeof(grace), "%lld", (long long)d->mount.grace_ms);
     const char *const list[] = { "serve", "--listen", "/.wsm/run/guest.sock", "--peers", "outside", "--grace", grace,
-                                 d->keys.user ? "--user" : NULL, d->keys.user, NULL };
+                                 d->keys.user ? "--user" : NULL, d->keys.user, d->keys.user ? "--own" : NULL,
+                                 DOCKER_WORKSPACE, NULL };
 
     return words(list);
 }

@@ -293,8 +293,10 @@ static int docker_stream(void *state, const struct backend_workspace *w, bool st
 static int docker_files_open(void *state, const struct backend_workspace *w, struct err *e)
 {
     struct docker *d = state;
+    uint32_t uid, gid;
 
-    return host_files_open(d->mount.basedir_fd, w, d->mount.read_only, e);
+    docker_keys_ids(&d->keys, &uid, &gid);
+    return host_files_open_for(d->mount.basedir_fd, w, uid, gid, d->mount.read_only, e);
 }
 
 static int docker_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
@@ -333,4 +335,5 @@ const struct backend docker_backend = {
     .list = docker_list,
     .stream = docker_stream,
     .job_root = docker_job_root,
+    .foreign_ids = true,
 };

@@ -165,6 +165,29 @@ int docker_keys_read(const char *source, const struct config_pair *pairs, struct
     return *source ? set_text(&out->image, source, e) : 0;
 }
 
+static bool id_of(const char *text, char **end, uint32_t *id)
+{
+    unsigned long v;
+
+    errno = 0;
+    v = strtoul(text, end, 10);
+    *id = (uint32_t)v;
+    return *text >= '0' && *text <= '9' && errno == 0 && v < UINT32_MAX;
+}
+
+void docker_keys_ids(const struct docker_keys *k, uint32_t *uid, uint32_t *gid)
+{
+    uint32_t u, g;
+    char *end;
+
+    *uid = *gid = 0;
+    if (!k->user || !id_of(k->user, &end, &u) || (*end && *end != ':'))
+        return;
+    *uid = *gid = u; /* as the guest does where the image names no group of it */
+    if (*end == ':' && id_of(end + 1, &end, &g) && !*end)
+        *gid = g;
+}
+
 void docker_keys_finish(struct docker_keys *k)
 {
     struct sandbox_words *lists[] = { &k->env, &k->binds, &k->cap_drop, &k->cap_add, &k->security_opt, &k->labels };

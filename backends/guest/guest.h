@@ -217,6 +217,7 @@ struct serve_options {
     uint32_t    grace_ms;
     bool        outside;  /* who connects is outside this pid namespace */
     const char *user;     /* of jobs that name none, or NULL */
+    const char *own;      /* a directory to be that user's, or NULL */
 };
 int serve(const struct serve_options *o);    /* exit code */
 /* Begins to end everything: TERM now, KILL after grace_ms, then the loop ends. A shorter time wins. */
@@ -339,6 +340,11 @@ struct user {
 int user_find(const char *text, struct user *u);
 /* Fills name and home for u->uid, where /etc/passwd knows it. */
 void user_complete(struct user *u);
+/* Makes the directory `path` the user's, and with it all below that belongs to whom it has belonged to so far: what
+ * was put there before anybody knew which ids the name of the sandbox's user stands for. Nothing is done where it is
+ * the user's already, nor for root, who needs no such thing. Follows no link and enters no other file system; what
+ * cannot be given away stays. */
+void own_directory(const char *path, const char *user);
 
 pid_t tree_parent(pid_t pid); /* 0: not known */
 uint64_t tree_tag(const struct guest *g, uint64_t serial);

@@ -15,7 +15,7 @@
 
 static int usage(void)
 {
-    fputs("usage: wsm-guest serve [--fd N | --listen NAME] [--peers outside] [--user USER] [--grace MS]\n"
+    fputs("usage: wsm-guest serve [--fd N | --listen NAME] [--peers outside] [--user USER [--own DIR]] [--grace MS]\n"
           "       wsm-guest connect [NAME]\n"
           "       wsm-guest version\n"
           "NAME is a path, or @ and the name of an abstract socket; " DEFAULT_NAME " when not given.\n", stderr);
@@ -46,6 +46,8 @@ static int serve_main(int argc, char **argv)
             o.outside = true;
         else if (!strcmp(argv[i], "--user"))
             o.user = argv[i + 1];
+        else if (!strcmp(argv[i], "--own"))
+            o.own = argv[i + 1];
         else if (!strcmp(argv[i], "--grace") && number(argv[i + 1], 24 * 3600 * 1000, &v))
             o.grace_ms = (uint32_t)v;
         else

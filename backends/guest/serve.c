@@ -290,6 +290,8 @@ int serve(const struct serve_options *o)
     r = prepare(&g);
     if (r == 0)
         r = open_listener(&g, o);
+    if (r == 0 && o->own && o->user) /* who connects meanwhile waits, and knows that somebody listens */
+        own_directory(o->own, o->user);
     if (r == 0 && (r = open_signals(&g)) != 0)
         complain(r, "signals");
     if (r == 0 && (r = guest_loop(&g)) != 0)

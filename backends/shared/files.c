@@ -35,22 +35,30 @@ static int set_mode(int fd, uint32_t mode)
     return chmod(path, mode) < 0 ? -errno : 0;
 }
 
-/* Gives a directory that is still the daemon's to its tenant: the one just made, or one whose maker
+/* Whose a directory is to be. */
+struct heir {
+    bool     any;
+    bool     of_new;   /* of one that was just made, alone */
+    uint32_t uid, gid;
+};
+
+/* Gives a directory that is still the daemon's to its heir: the one just made, or one whose maker
  * was killed before this. */
-static int give_away(int fd, const struct backend_workspace *w, bool made)
+static int give_away(int fd, const struct heir *h, uint32_t mode, bool made)
 {
     struct stat st;
     int r;
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    bool owed = w->tenant && geteuid() == 0 && st.st_uid == 0 && (w->uid != 0 || st.st_gid != w->gid);
-    if ((made || owed) && w->mode && w->mode != (st.st_mode & 07777)) {
-        r = set_mode(fd, w->mode);
+    bool owed = h->any && (made || !h->of_new) && geteuid() == 0 && st.st_uid == 0 &&
+                (h->uid != 0 || st.st_gid != h->gid);
+    if ((made || owed) && mode && mode != (st.st_mode & 07777)) {
+        r = set_mode(fd, mode);
         if (r < 0)
             return r;
     }
-    return owed && fchownat(fd, "", w->uid, w->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
+    return owed && fchownat(fd, "", h->uid, h->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
 static int say_open_failed(int r, const struct backend_workspace *w, bool read_only, struct err *e)
@@ -63,7 +71,7 @@ static int say_open_failed(int r, const struct backend_workspace *w, bool read_o
     return err_sys(e, r, "the directory %s of the base directory cannot be opened", w->host_dir);
 }
 
-int host_files_open(int base_fd, const struct backend_workspace *w, bool read_only, struct err *e)
+static int open_for(int base_fd, const struct backend_workspace *w, const struct heir *h, bool read_only, struct err *e)
 {
     bool made;
     int fd = open_files(base_fd, w->host_dir, read_only, &made);
@@ -71,12 +79,27 @@ int host_files_open(int base_fd, const struct backend_workspace *w, bool read_on
 
     if (fd < 0)
         return say_open_failed(fd, w, read_only, e);
-    r = read_only ? 0 : give_away(fd, w, made);
+    r = read_only ? 0 : give_away(fd, h, w->mode, made);
     if (r < 0) {
         close(fd);
-        return err_sys(e, r, "the directory %s cannot be given to uid %u", w->host_dir, w->uid);
+        return err_sys(e, r, "the directory %s cannot be given to uid %u", w->host_dir, h->uid);
     }
     return fd;
+}
+
+int host_files_open(int base_fd, const struct backend_workspace *w, bool read_only, struct err *e)
+{
+    const struct heir h = { .any = w->tenant, .uid = w->uid, .gid = w->gid };
+
+    return open_for(base_fd, w, &h, read_only, e);
+}
+
+int host_files_open_for(int base_fd, const struct backend_workspace *w, uint32_t uid, uint32_t gid, bool read_only,
+                        struct err *e)
+{
+    const struct heir h = { .any = true, .of_new = true, .uid = uid, .gid = gid };
+
+    return open_for(base_fd, w, &h, read_only, e);
 }
 
 /* ── removing ────────────────────────────────────────────────────────────────────────────── */

@@ -10,6 +10,10 @@
  * `base_fd`, made and given to its tenant when missing. -EROFS when it is missing and read_only, else
  * -errno, with a sentence. Any thread. */
 int host_files_open(int base_fd, const struct backend_workspace *w, bool read_only, struct err *e);
+/* The same for a sandbox with user ids of its own: the directory is given to uid and gid when it is made, and one
+ * that is there is left as it is. */
+int host_files_open_for(int base_fd, const struct backend_workspace *w, uint32_t uid, uint32_t gid, bool read_only,
+                        struct err *e);
 
 /* Removes a directory (its path below `base_fd`) with all that is in it, following no link; for the callback
  * destroy that of the files, `host_dir`. Missing: 0. p may be NULL. -errno with a sentence. */

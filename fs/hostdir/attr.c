@@ -16,6 +16,14 @@ int host_statx(int dirfd, const char *name, struct statx *st)
     return statx(dirfd, name, flags, HSTATX_MASK, st) < 0 ? -errno : 0;
 }
 
+void hostdir_owner(const struct hostdir *hd, uid_t *uid, gid_t *gid)
+{
+    struct stat st;
+    bool foreign = hd->foreign && fstat(workspace_files_fd(hd->ws), &st) == 0;
+    *uid = foreign ? st.st_uid : hd->uid;
+    *gid = foreign ? st.st_gid : hd->gid;
+}
+
 static struct timespec time_of(struct statx_timestamp t)
 {
     return (struct timespec){.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
@@ -148,9 +156,12 @@ static const char *fd_name(struct fd_name *n, int fd)
 static bool is_foreign_setid(struct call *c, int fd)
 {
     struct stat st;
+    uid_t uid;
+    gid_t gid;
     if (!c->hd->tenant || !(c->attr.st_mode & (S_ISUID | S_ISGID)) || fstat(fd, &st) < 0)
         return false;
-    return S_ISREG(st.st_mode) && (st.st_uid != c->hd->uid || st.st_gid != c->hd->gid);
+    hostdir_owner(c->hd, &uid, &gid);
+    return S_ISREG(st.st_mode) && (st.st_uid != uid || st.st_gid != gid);
 }
 
 static int set_mode(struct call *c, int fd)

@@ -149,7 +149,7 @@ static void make(struct call *c, int (*act)(struct change *, int fd))
         return;
     }
     ch.side[0].name = c->name;
-    creds_assume(c->fs, c->req, c->hd, ch.side[0].fd.fd, c->mode, &saved);
+    creds_assume(c->fs, c->req, c->hd, ch.side[0].fd.fd, &c->mode, &saved);
     unsigned waited_ms = 0;
     do
         r = act(&ch, ch.side[0].fd.fd) < 0 ? -errno : 0;

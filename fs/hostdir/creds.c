@@ -78,7 +78,25 @@ static bool groups_matter(int dir_fd, mode_t mode)
     return fstat(dir_fd, &st) == 0 && (st.st_mode & S_ISGID);
 }
 
-void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int dir_fd, mode_t mode,
+/* Where the sandbox has ids of its own: then whoever may change a directory inside may change what is made in it
+ * from outside, whichever of the sandbox's users that is. */
+static void owner_by_directory(const struct hostdir *hd, int dir_fd, mode_t *mode, uid_t *uid, gid_t *gid)
+{
+    struct stat st;
+    uid_t own_uid;
+    gid_t own_gid;
+    if (fstat(dir_fd, &st) < 0)
+        return;
+    *uid = st.st_uid;
+    *gid = st.st_gid;
+    if (!(*mode & (S_ISUID | S_ISGID)))
+        return;
+    hostdir_owner(hd, &own_uid, &own_gid);
+    if (*uid != own_uid || *gid != own_gid)
+        *mode &= ~(mode_t)(S_ISUID | S_ISGID);
+}
+
+void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int dir_fd, mode_t *mode,
                   struct creds *saved)
 {
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
@@ -87,13 +105,15 @@ void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int d
     *saved = (struct creds){0};
     if (!fs->as_callers)
         return;
+    if (hd->foreign)
+        owner_by_directory(hd, dir_fd, mode, &uid, &gid);
     if (uid == 0 && gid == 0) {
-        saved->changed = mode & (S_ISUID | S_ISGID);
+        saved->changed = *mode & (S_ISUID | S_ISGID);
         if (saved->changed)
             creds_raise_fsetid();
         return;
     }
-    if (!hd->tenant && groups_matter(dir_fd, mode)) {
+    if (!hd->tenant && groups_matter(dir_fd, *mode)) {
         gid_t groups[256];
         int n = fuse_req_getgroups(req, array_size(groups), groups);
         if (n >= 0) {

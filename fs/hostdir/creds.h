@@ -10,13 +10,15 @@
  * system keeps setuid bits when somebody else writes (fuse.md, section 9). */
 void creds_drop_fsetid(void);
 
-/* From here to creds_restore() new files belong to the caller of `req` (or to the tenant), as far
- * as the daemon has the right; access is still the daemon's, since the kernel has checked the
- * caller's. `dir_fd` and `mode` decide whether the caller's groups matter. */
+/* From here to creds_restore() new files belong to the caller of `req` (or to the tenant; where the sandbox
+ * has ids of its own, to whoever their directory belongs to), as far as the daemon has the right; access is still
+ * the daemon's, since the kernel has checked the caller's. `dir_fd`, where they are made, and *mode decide
+ * whether the caller's groups matter. *mode loses the bits by which a tenant would make a setuid program of
+ * somebody who is not the sandbox's user. */
 struct creds {
     bool changed, groups_changed;
 };
-void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int dir_fd, mode_t mode,
+void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int dir_fd, mode_t *mode,
                   struct creds *saved);
 void creds_restore(struct creds *saved);
 

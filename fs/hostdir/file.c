@@ -126,7 +126,7 @@ void host_file_open(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_f
 static int create_fd(struct call *c, int dir_fd)
 {
     struct creds saved;
-    creds_assume(c->fs, c->req, c->hd, dir_fd, c->mode, &saved);
+    creds_assume(c->fs, c->req, c->hd, dir_fd, &c->mode, &saved);
     int flags = (backing_flags(c->fi->flags) & ~O_TRUNC) | O_CREAT | O_EXCL | O_NOFOLLOW, r;
     unsigned waited_ms = 0;
     do {

@@ -550,6 +550,7 @@ static struct hostdir *make_hostdir(struct fs *fs, struct workspace *ws)
     hd->attached = true;
     list_append(&fs->hinodes->attached, &hd->all);
     hd->tenant = workspace_tenant(ws, &hd->uid, &hd->gid);
+    hd->foreign = hd->tenant && workspace_foreign_ids(ws);
     workspace_ref(ws);
     return hd;
 }

@@ -84,6 +84,7 @@ struct hostdir {
     bool              closed;   /* the workspace is: detach with the last node */
     atomic_bool       dead;     /* destroyed: every node is stale */
     bool              tenant;   /* ids are shown and set as the tenant's */
+    bool              foreign;  /* and on disk they are the sandbox's own: see hostdir_owner() */
     uid_t             uid;
     gid_t             gid;
 };
@@ -185,6 +186,10 @@ void hostdir_expire(struct workspace *ws, void *fs);
 #define HSTATX_MASK (STATX_BASIC_STATS | STATX_BTIME)
 
 int host_statx(int dirfd, const char *name, struct statx *st);
+
+/* The ids on disk of the sandbox's user: the tenant's, or, where it has ids of its own, those of the workspace's
+ * root directory. Only for a tenant's, between enter and leave. */
+void hostdir_owner(const struct hostdir *hd, uid_t *uid, gid_t *gid);
 /* What a user sees of it. */
 void host_attr(const struct hostdir *hd, const struct statx *st, struct stat *out);
 

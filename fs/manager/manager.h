@@ -147,9 +147,11 @@ void workspace_file_closed(struct workspace *ws);
 /* Memory of fs/ for this workspace; guarded by a lock of fs/, never touched by the manager. */
 void **workspace_fs_data(struct workspace *ws);
 
-/* The uid, gid the workspace's files belong to on disk and as shown, when owner = tenant applies to
- * it; false: native. */
+/* The uid, gid the workspace's files belong to as shown, and on disk unless the sandbox has ids of its own, when
+ * owner = tenant applies to it; false: native. */
 bool workspace_tenant(struct workspace *ws, uid_t *uid, gid_t *gid);
+/* Whether the sandbox has user ids of its own, so that those on disk are not the tenant's. */
+bool workspace_foreign_ids(struct workspace *ws);
 
 /* The sandbox's own root file system, for `.wsm/root`: whether the backend shows one, and its
  * callbacks root_look and root_children. */

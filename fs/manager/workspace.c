@@ -334,11 +334,16 @@ void workspace_refresh_tenant(struct workspace *ws)
     uint64_t ids = TENANT_NONE;
     struct user_config u;
 
-    if (m->config->owner == OWNER_TENANT)
+    if (m->config->owner == OWNER_TENANT || (m->config->owner == OWNER_AUTO && m->backend->foreign_ids))
         ids = (uint64_t)m->mount_uid << 32 | m->mount_gid;
     if (m->config->owner != OWNER_NATIVE && config_user(m->config, ws->user, &u) && u.has_uid)
         ids = (uint64_t)u.uid << 32 | u.gid;
     atomic_store(&ws->tenant_ids, ids);
+}
+
+bool workspace_foreign_ids(struct workspace *ws)
+{
+    return ws->manager->backend->foreign_ids;
 }
 
 bool workspace_tenant(struct workspace *ws, uid_t *uid, gid_t *gid)

@@ -13,6 +13,7 @@ import pytest
 
 import harness
 import watchdog
+from engine import running_engine
 from harness import Daemon, fusectl, processes_of, remove_tree, sandboxes_of
 
 _number = itertools.count(1)
@@ -148,6 +149,27 @@ class Factory:
                 problems.append(str(e))
         if problems:
             pytest.fail('\n'.join(problems), pytrace=False)
+
+
+@pytest.fixture(scope='session')
+def engine():
+    """A Docker Engine of this run's own."""
+    with running_engine() as running:
+        yield running
+
+
+@pytest.fixture
+def docker(mount, engine):
+    """docker(option=value, …): a mount whose workspaces are containers."""
+    def make(image='base:1', config='', start=True, backend='', **opts):
+        d = mount.prepare()
+        d.source = f'docker:{image}'
+        d.opts.update(basedir=d.basedir, **opts)
+        d.set_config(f'{config}\n[backend docker]\nhost = {engine.host}\n{backend}\n')
+        return d.start() if start else d
+    yield make
+    for container in engine.containers():
+        engine('rm', '-f', container, check=False)
 
 
 @pytest.fixture

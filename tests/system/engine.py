@@ -14,6 +14,7 @@ from harness import run, wait_for
 
 BUSYBOX = '/bin/busybox'
 SHELL = f'{BUSYBOX} sh -c'
+HOST_IMAGE, HOST_BIND = 'host:1', '/usr'
 
 
 class Engine:
@@ -80,6 +81,25 @@ class Engine:
             tar = subprocess.run(['tar', '-C', root, '-c', '.'], stdout=subprocess.PIPE, check=True).stdout
         self('import', '-', name, stdin=tar)
 
+    def make_host_image(self, name=HOST_IMAGE):
+        """A root that has the programs of this machine, once its /usr is bound there (HOST_BIND)."""
+        with tempfile.TemporaryDirectory() as root:
+            os.chmod(root, 0o755)
+            for path in ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32']:
+                if os.path.islink(f'/{path}'):
+                    os.symlink(f'usr/{path}', f'{root}/{path}')
+            for path in ['etc', 'usr', 'tmp', 'var', 'var/tmp', 'root', 'home', 'workspace']:
+                os.mkdir(f'{root}/{path}')
+            for path in ['tmp', 'var/tmp']:
+                os.chmod(f'{root}/{path}', 0o1777)
+            shutil.copytree('/etc/alternatives', f'{root}/etc/alternatives', symlinks=True)
+            for path in ['passwd', 'group']:
+                shutil.copy(f'/etc/{path}', f'{root}/etc/{path}')
+            with open(f'{root}/etc/passwd', 'a', encoding='ascii') as f:
+                f.write('worker:x:1234:1234::/:/bin/sh\n')
+            tar = subprocess.run(['tar', '-C', root, '-c', '.'], stdout=subprocess.PIPE, check=True).stdout
+        self('import', '-', name, stdin=tar)
+
     def containers(self, what='-aq'):
         return self('ps', what, '--no-trunc').split()
 
@@ -100,6 +120,7 @@ def running_engine(**how):
         except AssertionError:
             pytest.skip(f'dockerd does not start here: {engine.log()[-300:]}')
         engine.make_image()
+        engine.make_host_image()
         yield engine
     finally:
         if engine.proc:
