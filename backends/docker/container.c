@@ -184,12 +184,14 @@ static struct json_object *config_of(struct docker *d, const struct backend_work
 {
     static const char *const entry[] = { "/.wsm/wsm-guest", NULL }, *const no_check[] = { "NONE", NULL };
     struct json_object *c = json_object_new_object(), *check = json_object_new_object();
+    char user[32];
 
     set(c, "Image", d->keys.image);
     json_object_object_add(c, "Entrypoint", words(entry));
     json_object_object_add(c, "Cmd", command(d));
     set(c, "WorkingDir", DOCKER_WORKSPACE);
-    set(c, "User", "0:0");
+    docker_container_user(d, user);
+    set(c, "User", user);
     json_object_object_add(c, "Env", list_of(&d->keys.env));
     json_object_object_add(check, "Test", words(no_check));
     json_object_object_add(c, "Healthcheck", check);

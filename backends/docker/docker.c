@@ -170,8 +170,11 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
 
 static int run_container(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
-    int r = -EAGAIN;
+    int r = docker_learn_ids(d, e);
 
+    if (r < 0)
+        return r;
+    r = -EAGAIN;
     for (int round = 0; r == -EAGAIN && round < ROUNDS; round++) {
         if (is_cancelled(f->progress))
             return err_set(e, -ECANCELED, "cancelled");

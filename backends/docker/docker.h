@@ -10,6 +10,8 @@
 #ifndef WSMFS_DOCKER_DOCKER_H
 #define WSMFS_DOCKER_DOCKER_H
 
+#include <stdatomic.h>
+
 #include "backends/backend.h"
 #include "backends/docker/engine.h"
 #include "backends/docker/keys.h"
@@ -23,6 +25,7 @@ struct docker {
     struct backend_mount mount;
     struct docker_keys keys;
     struct engine *engine;
+    atomic_int ids;        /* whose a container's are; ids.c */
     char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
 };
 
@@ -93,6 +96,14 @@ int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err
 void container_spec(struct docker *d, const struct backend_workspace *w, char out[24]);
 /* Calls `found` for every container of this instance. */
 int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e);
+
+/* ── ids.c ── */
+
+/* Asks the engine, once, whether a container's root is this host's: then an ordinary user's containers must run as
+ * that user, who could change nothing of what root writes. Before a container is made or compared. */
+int docker_learn_ids(struct docker *d, struct err *e);
+/* What a container's first process runs as, "UID:GID". */
+void docker_container_user(struct docker *d, char out[32]);
 
 /* ── image.c ── */
 

@@ -89,6 +89,7 @@ class Child:
             os.close(self.read_end)
             for fd in watchdog.not_for_children:  # else a child that hangs would keep the watchdog from its end
                 os.close(fd)
+            watchdog.not_for_children.clear()  # it may have children of its own
             if uid is not None:
                 os.setgroups(list(groups))
                 os.setresgid(gid, gid, gid)

@@ -9,7 +9,7 @@ import pytest
 
 from engine import HOST_BIND, HOST_IMAGE
 from harness import BOB_GID, BOB_UID, as_user, errno_of, read, run, wait_for, write
-from jobs import output
+from jobs import ordinary, output
 from jobs import run as run_job
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
@@ -246,3 +246,55 @@ def test_root_on_the_mount_unpacks_what_belongs_to_others(tenant):
     os.chown(s.daemon.top + '/src/f', 33, 44)
     run('sh', '-c', f'tar -C {s.daemon.top} -c src | tar -xp --same-owner && rsync -a {s.daemon.top}/src/ copy/', cwd=s.path)
     assert output(s, 'stat -c %u src src/f copy copy/f; echo y > copy/f') == '1234\n' * 4
+
+
+# ── ordinary users ──────────────────────────────────────────────────────────────────────────
+
+@pytest.fixture(name='own')
+def _own(mount, engine):
+    """The mount of an ordinary user who may use root's engine."""
+    mode = stat.S_IMODE(os.stat(engine.top).st_mode)
+    os.chmod(engine.top, 0o711)
+    os.chmod(engine.socket, 0o666)
+    with ordinary(mount) as d:
+        d.source = f'docker:{HOST_IMAGE}'
+        d.opts.update(basedir=d.basedir)
+        d.set_config(f'[sandbox]\nbind = {HOST_BIND}\n[backend docker]\nhost = {engine.host}\n')
+        yield d
+        d.stop()
+    os.chmod(engine.top, mode)
+    for container in engine.containers():
+        engine('rm', '-f', container, check=False)
+
+
+def by_bob(function):
+    return as_user(BOB_UID, BOB_GID, function, timeout=120)
+
+
+def test_in_an_ordinary_users_containers_jobs_run_as_that_user(own):
+    s = own.start().session()
+
+    def work():
+        write(s / 'f', 'outside\n')
+        assert output(s, 'id -u; id -g; mkdir -m 700 d; cat f > d/g; rm f; chmod 600 d/g') == f'{BOB_UID}\n{BOB_GID}\n'
+        assert read(s / 'd/g') == 'outside\n'
+        os.rename(s / 'd/g', s / 'g')
+        os.rmdir(s / 'd')
+        assert run_job(s, 'id', 'as-root', user='root')[0] != '0'
+        s.ctl('close')
+        assert output(s, 'cat g', 'again') == 'outside\n'
+        s.ctl('destroy')
+    by_bob(work)
+
+
+def test_an_ordinary_users_jobs_can_be_nobody_else(own):
+    own.set_config(own.config.replace('bind =', 'user = worker\nbind ='))
+    own.expect('user of section')
+    s = own.start().session()
+
+    def work():
+        write(s / 'f', 'x')
+        assert errno_of(s.ctl, 'provision') == 'EINVAL'
+        assert 'user of section [sandbox]' in s.error()
+        assert read(s / 'f') == 'x'
+    by_bob(work)
