@@ -313,10 +313,13 @@ static int take_answer(struct exchange *x, struct engine_answer *out, struct err
     return 0;
 }
 
-/* A unix socket whose queue is full refuses to queue us, and libcurl takes us for connected all the same. */
+/* A unix socket whose queue is full refuses at once, and with EAGAIN, of which libcurl makes one of these. */
 static bool is_queue_full(const struct exchange *x, CURLcode code)
 {
-    return x->engine->at.socket && code == CURLE_SEND_ERROR && system_error(x) == ENOTCONN;
+    long why = system_error(x);
+
+    return x->engine->at.socket && ((code == CURLE_COULDNT_CONNECT && (why == 0 || why == EAGAIN)) ||
+                                    (code == CURLE_SEND_ERROR && why == ENOTCONN));
 }
 
 static CURLcode perform(struct exchange *x)
@@ -328,8 +331,11 @@ static CURLcode perform(struct exchange *x)
     do {
         x->stirred_ms = now_ms();
         code = curl_easy_perform(x->curl);
-    } while (is_queue_full(x, code) && now_ms() < end_ms && !on_progress(x, 0, 0, 0, 0) && nanosleep(&nap, NULL) == 0);
-    return code;
+        if (!is_queue_full(x, code))
+            return code;
+        nanosleep(&nap, NULL);
+    } while (now_ms() < end_ms && !on_progress(x, 0, 0, 0, 0));
+    return CURLE_OPERATION_TIMEDOUT;
 }
 
 /* Once, with this URL, until `end_ms` (0: without end). `api` receives the version of the header, "" when there
