@@ -50,10 +50,16 @@ static const char *text_of(struct json_object *o, const char *key)
 
 /* ── contexts ────────────────────────────────────────────────────────────────────────────── */
 
-char *docker_current_context(void)
+struct json_object *docker_config_read(void)
 {
     cleanup_free char *dir = docker_config_dir();
-    cleanup_json struct json_object *o = dir ? read_file(dir, "config.json") : NULL;
+
+    return dir ? read_file(dir, "config.json") : NULL;
+}
+
+char *docker_current_context(void)
+{
+    cleanup_json struct json_object *o = docker_config_read();
     const char *name = text_of(o, "currentContext");
 
     return name && *name ? strdup(name) : NULL;
@@ -109,150 +115,4 @@ void docker_context_finish(struct docker_context *c)
     free(c->host);
     free(c->tls_dir);
     *c = (struct docker_context){ 0 };
-}
-
-/* ── credentials ─────────────────────────────────────────────────────────────────────────── */
-
-/* The engine's own registry stands in the configuration by the URL of its first protocol, alone of all. */
-static char *default_registry(struct json_object *config)
-{
-    static const char ending[] = "/v1/";
-    struct json_object *auths = json_object_object_get(config, "auths");
-
-    if (!json_object_is_type(auths, json_type_object))
-        return NULL;
-    json_object_object_foreach(auths, key, value)
-    {
-        size_t n = strlen(key);
-        (void)value;
-        if (n > strlen(ending) && strcmp(key + n - strlen(ending), ending) == 0)
-            return strdup(key);
-    }
-    return NULL;
-}
-
-/* The registry's name in the configuration: what stands before the first '/', if it is a host. NULL: the default
- * one, and it is not there. */
-static char *registry_of(const char *image, struct json_object *config)
-{
-    size_t n = strcspn(image, "/");
-    bool host = image[n] && (memchr(image, '.', n) || memchr(image, ':', n) || (n == 9 && !strncmp(image, "localhost", 9)));
-
-    return host ? strndup(image, n) : default_registry(config);
-}
-
-static char *base64(const char *text, bool for_url)
-{
-    size_t n = strlen(text);
-    char *out = malloc(4 * ((n + 2) / 3) + 1);
-
-    if (!out)
-        return NULL;
-    EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)text, (int)n);
-    for (char *c = out; for_url && *c; c++)
-        *c = *c == '+' ? '-' : *c == '/' ? '_' : *c;
-    return out;
-}
-
-static char *unbase64(const char *text)
-{
-    size_t n = strlen(text);
-    char *out = calloc(1, n + 1);
-    int got = out ? EVP_DecodeBlock((unsigned char *)out, (const unsigned char *)text, (int)n) : -1;
-
-    if (got < 0) {
-        free(out);
-        return NULL;
-    }
-    out[got] = '\0'; /* padding decodes to NULs, which end the text */
-    return out;
-}
-
-/* Asks `docker-credential-NAME get`; what it prints is an object with Username and Secret. */
-static struct json_object *ask_helper(const char *helper, const char *registry)
-{
-    cleanup_free char *command = NULL;
-    char buffer[16384];
-    size_t n;
-    FILE *f;
-
-    if (helper[strspn(helper, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")] ||
-        registry[strspn(registry, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/[]")])
-        return NULL;
-    /* Our own mask is 0: what a helper keeps is for nobody else. */
-    if (asprintf(&command, "umask 077; printf %%s '%s' | docker-credential-%s get 2>/dev/null", registry, helper) < 0) {
-        command = NULL;
-        return NULL;
-    }
-    f = popen(command, "re");
-    if (!f)
-        return NULL;
-    n = fread(buffer, 1, sizeof(buffer) - 1, f);
-    buffer[n] = '\0';
-    return pclose(f) == 0 ? json_tokener_parse(buffer) : NULL;
-}
-
-static struct json_object *from_pair(const char *user, const char *secret, const char *registry)
-{
-    struct json_object *o = json_object_new_object();
-    bool token = strcmp(user, "<token>") == 0;
-
-    if (!token)
-        json_object_object_add(o, "username", json_object_new_string(user));
-    json_object_object_add(o, token ? "identitytoken" : "password", json_object_new_string(secret));
-    json_object_object_add(o, "serveraddress", json_object_new_string(registry));
-    return o;
-}
-
-static struct json_object *from_helper(struct json_object *config, const char *registry)
-{
-    const char *helper = text_of(json_object_object_get(config, "credHelpers"), registry);
-    const char *user, *secret;
-
-    if (!helper)
-        helper = text_of(config, "credsStore");
-    cleanup_json struct json_object *o = helper ? ask_helper(helper, registry) : NULL;
-    user = text_of(o, "Username");
-    secret = text_of(o, "Secret");
-    return user && secret ? from_pair(user, secret, registry) : NULL;
-}
-
-static struct json_object *from_config(struct json_object *config, const char *registry)
-{
-    struct json_object *entry = json_object_object_get(json_object_object_get(config, "auths"), registry), *o;
-    const char *auth = text_of(entry, "auth"), *token = text_of(entry, "identitytoken");
-    cleanup_free char *pair = auth && *auth ? unbase64(auth) : NULL;
-    char *colon = pair ? strchr(pair, ':') : NULL;
-
-    if (token && *token)
-        return from_pair("<token>", token, registry);
-    if (!colon)
-        return NULL;
-    *colon = '\0';
-    o = from_pair(pair, colon + 1, registry);
-    return o;
-}
-
-int docker_registry_auth(const char *image, char **out, struct err *e)
-{
-    cleanup_free char *dir = docker_config_dir(), *text = NULL;
-    cleanup_json struct json_object *config = dir ? read_file(dir, "config.json") : NULL, *auth = NULL;
-    cleanup_free char *registry = registry_of(image, config);
-
-    *out = NULL;
-    if (!dir)
-        return err_set(e, -ENOMEM, "out of memory");
-    if (!registry)
-        return 0;
-    auth = from_helper(config, registry);
-    if (!auth)
-        auth = from_config(config, registry);
-    if (!auth)
-        return 0;
-    text = base64(json_object_to_json_string_ext(auth, JSON_C_TO_STRING_PLAIN), true);
-    if (!text || asprintf(out, "X-Registry-Auth: %s", text) < 0) {
-        *out = NULL;
-        return err_set(e, -ENOMEM, "out of memory");
-    }
-    return 0;
 }

@@ -180,13 +180,13 @@ static struct json_object *command(const struct docker *d)
 }
 
 /* Without labels: those hold the hash of this. */
-static struct json_object *config_of(struct docker *d, const struct backend_workspace *w)
+static struct json_object *config_of(struct docker *d, const struct backend_workspace *w, const char *image)
 {
     static const char *const entry[] = { "/.wsm/wsm-guest", NULL }, *const no_check[] = { "NONE", NULL };
     struct json_object *c = json_object_new_object(), *check = json_object_new_object();
     char user[32];
 
-    set(c, "Image", d->keys.image);
+    set(c, "Image", image);
     json_object_object_add(c, "Entrypoint", words(entry));
     json_object_object_add(c, "Cmd", command(d));
     set(c, "WorkingDir", DOCKER_WORKSPACE);
@@ -210,9 +210,9 @@ static void hash(const char *text, char out[24])
         snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
-void container_spec(struct docker *d, const struct backend_workspace *w, char out[24])
+void container_spec(struct docker *d, const struct backend_workspace *w, const char *image, char out[24])
 {
-    cleanup_json struct json_object *c = config_of(d, w);
+    cleanup_json struct json_object *c = config_of(d, w, image);
 
     hash(json_object_to_json_string(c), out);
 }
@@ -325,11 +325,11 @@ static bool is_taken(const struct engine_answer *a)
     return a->status == 409 || (a->status == 500 && strstr(a->text, "already in use"));
 }
 
-int container_create(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+int container_create(struct docker *d, const struct backend_workspace *w, const char *image, struct backend_progress *p,
                      char id[CONTAINER_ID_SIZE], struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
-    cleanup_json struct json_object *c = config_of(d, w);
+    cleanup_json struct json_object *c = config_of(d, w, image);
     char path[128], spec[24];
     int r;
 
@@ -344,7 +344,7 @@ int container_create(struct docker *d, const struct backend_workspace *w, struct
         return 0;
     }
     if (a.status == 404 && strstr(a.text, "No such image"))
-        return err_set(e, -ENOENT, "the image %s is not at the engine", d->keys.image);
+        return err_set(e, -ENOENT, "the image %s is not at the engine", image);
     if (is_taken(&a))
         return err_set(e, -EEXIST, "the container's name %s is taken", w->sandbox);
     if (a.status == 400 && strstr(a.text, "bind source path does not exist"))

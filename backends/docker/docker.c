@@ -25,6 +25,7 @@ static void docker_finish(void *state)
     struct docker *d = state;
 
     engine_destroy(d->engine);
+    flights_destroy(d->flights);
     docker_keys_finish(&d->keys);
     free(d->guest);
     free(d);
@@ -42,6 +43,8 @@ static int begin(struct docker *d, struct err *e)
     if (r == 0 && strncmp(engine_name(d->engine), "unix://", 7) != 0)
         r = err_set(e, -EINVAL, "the Docker engine at %s may be on another machine, where this host's directories are not: "
                     "only a local one, on a unix socket, can be used", engine_name(d->engine));
+    if (r == 0)
+        r = flights_create(&d->flights, e);
     return r == 0 ? docker_place_guest(d, e) : r;
 }
 
@@ -80,10 +83,23 @@ static int foreign(const struct backend_workspace *w, const struct container *c,
 /* One way to a running container. */
 struct effort {
     struct backend_progress *progress; /* or NULL */
-    bool pulled;
+    const char *image;                 /* what to make it of; NULL: not known yet */
+    char built[IMAGE_BUILT_SIZE];      /* where that may lie */
+    bool fetched;
     bool made;                         /* none was there, and we have asked for one, whatever came of that */
     bool started;                      /* it was not running before */
 };
+
+/* -EAGAIN: it is there now, or was to be built of what has changed since. */
+static int fetch(struct docker *d, struct effort *f, struct err *e)
+{
+    int r = image_fetch(d, f->image, f->progress, e);
+
+    f->fetched = r == 0;
+    if (r == -EAGAIN)
+        f->image = NULL;
+    return r == 0 ? -EAGAIN : r;
+}
 
 /* Makes one and says so in *c. */
 static int make(struct docker *d, const struct backend_workspace *w, struct effort *f, struct container *c,
@@ -93,20 +109,15 @@ static int make(struct docker *d, const struct backend_workspace *w, struct effo
     struct err why = { 0 };
     int r = docker_place_run(d, w, e);
 
-    if (r == 0 && d->keys.pull == DOCKER_PULL_ALWAYS && !f->pulled) {
-        r = image_pull(d, p, e);
-        f->pulled = true;
-    }
     if (r < 0)
         return r;
-    tell(p, "create", d->keys.image);
+    if (d->keys.pull == DOCKER_PULL_ALWAYS && !d->keys.build && !f->fetched)
+        return fetch(d, f, e);
+    tell(p, "create", f->image);
     f->made = true;
-    r = container_create(d, w, p, c->id, &why);
-    if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->pulled) {
-        f->pulled = true;
-        r = image_pull(d, p, e);
-        return r < 0 ? r : -EAGAIN;
-    }
+    r = container_create(d, w, f->image, p, c->id, &why);
+    if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->fetched)
+        return fetch(d, f, e);
     if (r == -EEXIST) {
         f->made = false;
         return -EAGAIN;
@@ -135,7 +146,12 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
 
     if (r < 0)
         return r;
-    container_spec(d, w, spec);
+    if (c.state == CONTAINER_ABSENT || (c.ours && (c.state == CONTAINER_CREATED || c.state == CONTAINER_EXITED))) {
+        r = f->image ? 0 : image_name(d, f->progress, f->built, &f->image, e);
+        if (r < 0)
+            return r;
+        container_spec(d, w, f->image, spec);
+    }
     if (c.state == CONTAINER_ABSENT) {
         r = make(d, w, f, &c, e);
         if (r < 0)
@@ -160,7 +176,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
         container_end(d, c.id, 0, NULL);
     if (r < 0)
         return r;
-    tell(f->progress, "start", d->keys.image);
+    tell(f->progress, "start", f->image);
     f->started = true;
     r = container_start(d, c.id, f->progress, &why);
     if (r == -ENOENT)
@@ -170,6 +186,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
 
 static int run_container(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
+    struct err why = { 0 };
     int r = docker_learn_ids(d, e);
 
     if (r < 0)
@@ -178,11 +195,12 @@ static int run_container(struct docker *d, const struct backend_workspace *w, st
     for (int round = 0; r == -EAGAIN && round < ROUNDS; round++) {
         if (is_cancelled(f->progress))
             return err_set(e, -ECANCELED, "cancelled");
-        r = step(d, w, f, e);
+        err_clear(&why);
+        r = step(d, w, f, &why);
     }
-    if (r == -EAGAIN)
+    if (r == -EAGAIN && !*why.text)
         return err_set(e, -EIO, "the container %s does not come to rest: somebody else makes and removes it", w->sandbox);
-    return r;
+    return r == 0 ? 0 : err_set(e, r == -EAGAIN ? -EIO : r, "%s", why.text);
 }
 
 /* Why no guest listens: its container may have ended at once. */

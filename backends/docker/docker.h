@@ -14,6 +14,7 @@
 
 #include "backends/backend.h"
 #include "backends/docker/engine.h"
+#include "backends/docker/flight.h"
 #include "backends/docker/keys.h"
 
 #define DOCKER_WORKSPACE "/workspace"
@@ -26,6 +27,7 @@ struct docker {
     struct docker_keys keys;
     struct engine *engine;
     atomic_int ids;        /* whose a container's are; ids.c */
+    struct flights *flights; /* of images that are being fetched */
     char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
 };
 
@@ -81,8 +83,8 @@ struct container {
  * error. -EPROTO: the answer describes no container. */
 int container_look(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
                    struct container *out, struct err *e);
-/* Makes one. -EEXIST: the name is taken; -ENOENT: no such image; both without a sentence that matters. */
-int container_create(struct docker *d, const struct backend_workspace *w, struct backend_progress *p,
+/* Makes one of that image. -EEXIST: the name is taken; -ENOENT: no such image; both without a sentence that matters. */
+int container_create(struct docker *d, const struct backend_workspace *w, const char *image, struct backend_progress *p,
                      char id[CONTAINER_ID_SIZE], struct err *e);
 int container_start(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
 /* What the engine says of a path of a container, which need not run: the value of the header, "" when there is no
@@ -92,8 +94,8 @@ int container_path(struct docker *d, const char *id, const char *path, struct ba
 int container_unpause(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
 /* TERM, after the grace KILL, then away with it. One that is gone: 0. */
 int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e);
-/* The hash of what a container would be made from now. */
-void container_spec(struct docker *d, const struct backend_workspace *w, char out[24]);
+/* The hash of what a container of that image would be made from now. */
+void container_spec(struct docker *d, const struct backend_workspace *w, const char *image, char out[24]);
 /* Calls `found` for every container of this instance. */
 int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e);
 
@@ -107,7 +109,15 @@ void docker_container_user(struct docker *d, char out[32]);
 
 /* ── image.c ── */
 
-/* Pulls the image. -ENXIO: it is not to be had; -EACCES: the registry does not let us. */
-int image_pull(struct docker *d, struct backend_progress *p, struct err *e);
+#define IMAGE_BUILT_SIZE 48
+
+/* What the image is called now; *out is borrowed, from the keys or `built`: of a `build` it says what its directory
+ * holds, which is read, so this may take a while. As pack_read(). `p` may be NULL. */
+int image_name(struct docker *d, struct backend_progress *p, char built[IMAGE_BUILT_SIZE], const char **out,
+               struct err *e);
+/* Pulls or builds the image of that name, which image_name() gave; who wants the same at the same time waits for it.
+ * -ENXIO: it is not to be had; -EACCES: a registry does not let us; -EAGAIN: its directory changes; -EIO: a step of
+ * the build fails. `p` may be NULL. */
+int image_fetch(struct docker *d, const char *name, struct backend_progress *p, struct err *e);
 
 #endif

@@ -91,6 +91,17 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
     return answer_body(&((struct exchange *)arg)->answer, data, one * n) ? one * n : 0;
 }
 
+static size_t on_upload(char *buf, size_t one, size_t n, void *arg)
+{
+    struct exchange *x = arg;
+    ssize_t got = x->rq->upload(x->rq->arg, buf, one * n);
+
+    if (got >= 0)
+        return (size_t)got;
+    x->answer.fault = ANSWER_STOPPED;
+    return CURL_READFUNC_ABORT;
+}
+
 static size_t on_header(char *data, size_t one, size_t n, void *arg)
 {
     struct exchange *x = arg;
@@ -147,7 +158,10 @@ static struct curl_slist *headers_of(const struct engine_request *rq)
 {
     struct curl_slist *headers = curl_slist_append(NULL, "Expect:");
 
-    if (rq->body)
+    if (rq->upload) {
+        headers = curl_slist_append(headers, "Content-Type: application/x-tar");
+        headers = curl_slist_append(headers, "Transfer-Encoding: chunked");
+    } else if (rq->body)
         headers = curl_slist_append(headers, "Content-Type: application/json");
     else if (strcmp(rq->method, "POST") == 0)
         headers = curl_slist_append(headers, "Content-Type:");
@@ -159,7 +173,11 @@ static void set_request(struct exchange *x)
     const struct engine_request *rq = x->rq;
     CURL *c = x->curl;
 
-    if (rq->body)
+    if (rq->upload) {
+        curl_easy_setopt(c, CURLOPT_POST, 1L);
+        curl_easy_setopt(c, CURLOPT_READFUNCTION, on_upload);
+        curl_easy_setopt(c, CURLOPT_READDATA, x);
+    } else if (rq->body)
         curl_easy_setopt(c, CURLOPT_COPYPOSTFIELDS, json_object_to_json_string(rq->body));
     else if (strcmp(rq->method, "POST") == 0)
         curl_easy_setopt(c, CURLOPT_COPYPOSTFIELDS, "");
@@ -444,7 +462,7 @@ int engine_call(struct engine *en, const struct engine_request *rq, struct engin
     *out = (struct engine_answer){ 0 };
     if (r == 0)
         r = call_once(en, rq, api, end_ms, out, e);
-    if (r < 0 || !is_wrong_version(out))
+    if (r < 0 || rq->upload || !is_wrong_version(out)) /* what was sent once is not there to be sent again */
         return r;
     engine_answer_finish(out);
     r = negotiate(en, rq, end_ms, api, e);

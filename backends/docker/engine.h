@@ -7,6 +7,7 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "backends/docker/answer.h"
 #include "fs/base/err.h"
@@ -49,6 +50,9 @@ struct engine_request {
     const char *method;
     const char *path;             /* behind the version, e.g. "/containers/json?all=1"; already escaped */
     struct json_object *body;     /* borrowed; NULL: none */
+    /* A tar as the body, instead of `body`: fills buf and returns how many bytes, 0 at its end; negative ends
+     * the request with -ECANCELED. NULL: none. */
+    ssize_t (*upload)(void *arg, char *buf, size_t size_bytes);
     const char *header;           /* one more, e.g. "X-Registry-Auth: …"; NULL: none */
     int64_t timeout_ms;           /* for all of it; 0: a stream, which may last as long as it says something */
     int64_t stall_ms;             /* the most that may pass without a byte; 0: any time, once the header came */

@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Pulling: Engine API, "Create an image". */
+#include "backends/docker/image.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "backends/docker/config.h"
-#include "backends/docker/docker.h"
+#include "backends/docker/credentials.h"
+#include "backends/docker/flight.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/timers.h"
 
-#define LAYERS_MAX 256
-#define STALL_MS   300000 /* without a word: an engine tells of each half MiB, and gives up registries that are silent */
-#define ALONE_MS   300000 /* for a pull that nobody can cancel: the close of the workspace waits for it */
+#define STALL_MS 300000 /* without a word: an engine tells of each half MiB, and gives up registries that are silent */
+#define TELL_MS  250    /* between two words on bytes: an engine has one for each layer ten times a second */
 #define cleanup_answer __attribute__((cleanup(engine_answer_finish)))
 
-struct layer {
-    char id[20];
-    uint64_t done_bytes, total_bytes;
-    bool complete;
-};
-
-struct pull {
-    struct backend_progress *progress;
-    struct layer layers[LAYERS_MAX];
-    size_t n;
-    char failure[ERR_TEXT_MAX]; /* what a line said; a pull that answers 200 may still fail */
-};
+/* ── what an engine says meanwhile ───────────────────────────────────────────────────────── */
 
 static const char *text_of(struct json_object *o, const char *key)
 {
@@ -34,31 +26,30 @@ static const char *text_of(struct json_object *o, const char *key)
     return json_object_is_type(v, json_type_string) ? json_object_get_string(v) : "";
 }
 
-static struct layer *layer_of(struct pull *p, const char *id)
+static struct image_layer *layer_of(struct image_stream *s, const char *id)
 {
-    for (size_t i = 0; i < p->n; i++)
-        if (strcmp(p->layers[i].id, id) == 0)
-            return &p->layers[i];
-    if (p->n == LAYERS_MAX)
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->layers[i].id, id) == 0)
+            return &s->layers[i];
+    if (s->n == LAYERS_MAX)
         return NULL;
-    snprintf(p->layers[p->n].id, sizeof(p->layers[0].id), "%s", id);
-    return &p->layers[p->n++];
+    snprintf(s->layers[s->n].id, sizeof(s->layers[0].id), "%s", id);
+    return &s->layers[s->n++];
 }
 
-static void tell(struct pull *p)
+static void tell(struct image_stream *s)
 {
     uint64_t done = 0, total = 0;
     size_t complete = 0;
     char text[64];
 
-    for (size_t i = 0; i < p->n; i++) {
-        done += p->layers[i].done_bytes;
-        total += p->layers[i].total_bytes;
-        complete += p->layers[i].complete;
+    for (size_t i = 0; i < s->n; i++) {
+        done += s->layers[i].done_bytes;
+        total += s->layers[i].total_bytes;
+        complete += s->layers[i].complete;
     }
-    snprintf(text, sizeof(text), "%zu of %zu layers", complete, p->n);
-    if (p->progress)
-        p->progress->step(p->progress, "pull", text, done, total);
+    snprintf(text, sizeof(text), "%zu of %zu layers", complete, s->n);
+    s->progress->step(s->progress, "pull", text, done, total);
 }
 
 static uint64_t bytes_of(struct json_object *o, const char *key)
@@ -68,10 +59,22 @@ static uint64_t bytes_of(struct json_object *o, const char *key)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static void take_layer(struct pull *p, struct json_object *o, const char *status)
+static bool is_time(struct image_stream *s)
+{
+    int64_t now_ms = clock_ns() / 1000000;
+
+    if (s->told_ms && now_ms - s->told_ms < TELL_MS)
+        return false;
+    s->told_ms = now_ms;
+    return true;
+}
+
+static void take_layer(struct image_stream *s, struct json_object *o, const char *status)
 {
     struct json_object *detail = json_object_object_get(o, "progressDetail");
-    struct layer *l = layer_of(p, text_of(o, "id"));
+    size_t before = s->n;
+    struct image_layer *l = layer_of(s, text_of(o, "id"));
+    bool was_complete = l && l->complete;
 
     if (!l)
         return;
@@ -84,30 +87,78 @@ static void take_layer(struct pull *p, struct json_object *o, const char *status
         l->done_bytes = l->total_bytes;
         l->complete = true;
     }
-    tell(p);
+    if (s->n > before || l->complete != was_complete || is_time(s))
+        tell(s);
 }
 
-static bool on_line(void *arg, struct json_object *o)
+/* Copies the first line that is not empty, without escape sequences and other control characters. */
+static void copy_line(char *out, size_t size, const char *from)
 {
-    struct pull *p = arg;
+    size_t n = 0;
+
+    for (; *from && n + 1 < size && !(n && *from == '\n'); from++) {
+        if (*from == '\033' && from[1] == '[') {
+            from += 2;
+            from += strspn(from, "0123456789;?");
+            if (!*from)
+                break;
+        } else if ((unsigned char)*from >= ' ' && *from != 0x7f) {
+            out[n++] = *from;
+        }
+    }
+    out[n] = '\0';
+}
+
+/* A line of a build: the beginning of a step, or what the step prints. */
+static void take_output(struct image_stream *s, const char *text)
+{
+    char line[sizeof(s->step)];
+
+    copy_line(line, sizeof(line), text);
+    if (strncmp(line, "Step ", 5) == 0) {
+        memcpy(s->step, line, sizeof(line));
+        *s->said = '\0';
+        s->progress->step(s->progress, "build", s->step, 0, 0);
+    } else if (*line && strncmp(line, " ---> ", 6) != 0 && strncmp(line, "Removing intermediate ", 22) != 0) {
+        copy_line(s->said, sizeof(s->said), text);
+    }
+}
+
+bool image_stream_line(void *arg, struct json_object *o)
+{
+    struct image_stream *s = arg;
     struct json_object *detail = json_object_object_get(o, "errorDetail"), *error = json_object_object_get(o, "error");
     const char *status = text_of(o, "status"), *text = text_of(detail, "message");
 
     if (!*text)
         text = text_of(o, "error");
     if (detail || error)
-        snprintf(p->failure, sizeof(p->failure), "%s", *text ? text : "the engine does not say why");
+        copy_line(s->failure, sizeof(s->failure), *text ? text : "the engine does not say why");
+    else if (*text_of(o, "stream"))
+        take_output(s, text_of(o, "stream"));
     else if (*text_of(o, "id") && strncmp(status, "Pulling from", 12) != 0)
-        take_layer(p, o, status);
+        take_layer(s, o, status);
     return true;
 }
 
-static bool is_cancelled(void *arg)
+bool image_stream_cancelled(void *arg)
 {
-    struct pull *p = arg;
+    struct image_stream *s = arg;
 
-    return p->progress && p->progress->cancelled(p->progress);
+    return s->progress->cancelled(s->progress);
 }
+
+bool image_is_denied(const char *message)
+{
+    static const char *const words[] = { "denied", "unauthorized", "authentication", "no basic auth credentials" };
+
+    for (size_t i = 0; i < array_size(words); i++)
+        if (strstr(message, words[i]))
+            return true;
+    return false;
+}
+
+/* ── pulling ─────────────────────────────────────────────────────────────────────────────── */
 
 /* Where the tag or digest begins; without one it is "latest": an engine would pull all tags. */
 static size_t repository_length(const char *image, const char **tag)
@@ -129,34 +180,70 @@ static char *path_of(const char *image)
     return r && t && asprintf(&path, "/images/create?fromImage=%s&tag=%s", r, t) >= 0 ? path : NULL;
 }
 
-static int refused(const char *image, const char *message, struct err *e)
+/* Why there were no credentials is only of interest to who would have needed them. */
+static int refused(const char *image, const char *message, const char *trouble, struct err *e)
 {
-    bool denied = strstr(message, "denied") || strstr(message, "unauthorized") || strstr(message, "authentication");
+    bool denied = image_is_denied(message);
+    const char *more = denied && *trouble ? trouble : "";
 
-    return err_set(e, denied ? -EACCES : -ENXIO, "the image %s cannot be pulled: %s", image, message);
+    return err_set(e, denied ? -EACCES : -ENXIO, "the image %s cannot be pulled: %s%s%s%s", image, message,
+                   *more ? " (" : "", more, *more ? ")" : "");
 }
 
-int image_pull(struct docker *d, struct backend_progress *progress, struct err *e)
+static int pull(struct docker *d, struct backend_progress *progress, struct err *e)
 {
     cleanup_answer struct engine_answer a = { 0 };
     cleanup_free char *path = path_of(d->keys.image), *auth = NULL;
-    struct pull *p = calloc(1, sizeof(*p));
-    struct engine_request rq = { .method = "POST", .path = path, .line = on_line, .cancelled = is_cancelled, .arg = p };
-    int r = path && p ? docker_registry_auth(d->keys.image, &auth, e) : err_set(e, -ENOMEM, "out of memory");
+    cleanup_free struct image_stream *s = calloc(1, sizeof(*s));
+    struct engine_request rq = { .method = "POST", .path = path, .line = image_stream_line,
+                                 .cancelled = image_stream_cancelled, .arg = s };
+    struct err trouble = { 0 };
+    int r;
 
-    if (r == 0) {
-        p->progress = progress;
-        rq.header = auth;
-        rq.timeout_ms = progress ? 0 : ALONE_MS;
-        rq.stall_ms = STALL_MS;
-        r = engine_call(d->engine, &rq, &a, e);
-    }
-    if (r == 0 && (a.status == 400 || a.status == 503 || !a.said) && a.status != 200)
-        r = engine_refused(&a, d->keys.image, e);
-    else if (r == 0 && a.status != 200)
-        r = refused(d->keys.image, a.text, e);
-    else if (r == 0 && *p->failure)
-        r = refused(d->keys.image, p->failure, e);
-    free(p);
+    if (!path || !s)
+        return err_set(e, -ENOMEM, "out of memory");
+    s->progress = progress;
+    r = credentials_header(d->keys.image, image_stream_cancelled, s, &auth, &trouble, e);
+    if (r < 0)
+        return r;
+    rq.header = auth;
+    rq.stall_ms = STALL_MS;
+    r = engine_call(d->engine, &rq, &a, e);
+    if (r < 0)
+        return r;
+    if (a.status != 200 && (a.status == 400 || a.status == 503 || !a.said))
+        return engine_refused(&a, d->keys.image, e);
+    if (a.status != 200)
+        return refused(d->keys.image, a.text, trouble.text, e);
+    return *s->failure ? refused(d->keys.image, s->failure, trouble.text, e) : 0;
+}
+
+/* ── either way ──────────────────────────────────────────────────────────────────────────── */
+
+struct wish {
+    struct docker *d;
+    const char *name;
+};
+
+static int fetch(void *arg, struct backend_progress *p, struct err *e)
+{
+    struct wish *w = arg;
+
+    return w->d->keys.build ? image_build(w->d, w->name, p, e) : pull(w->d, p, e);
+}
+
+int image_name(struct docker *d, struct backend_progress *p, char built[IMAGE_BUILT_SIZE], const char **out, struct err *e)
+{
+    int r = d->keys.build ? image_build_name(d, p, built, e) : 0;
+
+    if (r == 0)
+        *out = d->keys.build ? built : d->keys.image;
     return r;
+}
+
+int image_fetch(struct docker *d, const char *name, struct backend_progress *p, struct err *e)
+{
+    struct wish w = { d, name };
+
+    return flights_join(d->flights, name, p, fetch, &w, e);
 }

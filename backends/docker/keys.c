@@ -68,6 +68,16 @@ static int key_bind(struct docker_keys *k, const char *v, struct err *e)
 /* ── [backend docker] ────────────────────────────────────────────────────────────────────── */
 
 static int key_image(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->image, v, e); }
+static int key_build(struct docker_keys *k, const char *v, struct err *e)
+{
+    if (*v && *v != '/')
+        return err_set(e, -EINVAL, "\"%s\" is no absolute path", v);
+    return set_text(&k->build, v, e);
+}
+static int key_build_network(struct docker_keys *k, const char *v, struct err *e)
+{
+    return set_text(&k->build_network, v, e);
+}
 static int key_host(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->host, v, e); }
 static int key_runtime(struct docker_keys *k, const char *v, struct err *e) { return set_text(&k->runtime, v, e); }
 static int key_read_only(struct docker_keys *k, const char *v, struct err *e) { return set_flag(&k->read_only, v, e); }
@@ -130,6 +140,7 @@ static const struct {
     { "sandbox", "env", key_env }, { "sandbox", "env_file", key_env_file }, { "sandbox", "network", key_network },
     { "sandbox", "user", key_user }, { "sandbox", "bind", key_bind }, { "sandbox", "setup", key_setup },
     { "backend", "image", key_image }, { "backend", "pull", key_pull },
+    { "backend", "build", key_build }, { "backend", "build_network", key_build_network },
     { "backend", "host", key_host }, { "backend", "network", key_network },
     { "backend", "runtime", key_runtime }, { "backend", "read_only", key_read_only },
     { "backend", "init", key_init }, { "backend", "cap_drop", key_cap_drop },
@@ -149,6 +160,25 @@ static int take(struct docker_keys *k, const struct config_pair *p, struct err *
     return r == -ENOENT ? err_set(e, -EINVAL, "the docker backend cannot honour it") : r;
 }
 
+/* Where images come from is said once. */
+static int check_image(const char *source, const struct docker_keys *k, struct err *e)
+{
+    if (*source && k->image)
+        return err_set(e, -EINVAL, "the image is named twice, in docker:%s and as `image` of section [backend docker]",
+                       source);
+    if (k->build && (*source || k->image))
+        return err_set(e, -EINVAL, "an image is named (%s), and `build` of section [backend docker] would have one built",
+                       *source ? source : k->image);
+    if (k->build && k->pull == DOCKER_PULL_NEVER)
+        return err_set(e, -EINVAL, "pull of section [backend docker]: what is built has its base image pulled where the "
+                       "engine lacks it");
+    if (k->build_network && !k->build)
+        return err_set(e, -EINVAL, "build_network of section [backend docker]: nothing is built");
+    if (!*source && !k->image && !k->build)
+        return err_set(e, -EINVAL, "no image is named: docker:IMAGE, e.g. docker:python:3.12-slim");
+    return 0;
+}
+
 int docker_keys_read(const char *source, const struct config_pair *pairs, struct docker_keys *out, struct err *e)
 {
     struct err why = { 0 };
@@ -157,11 +187,8 @@ int docker_keys_read(const char *source, const struct config_pair *pairs, struct
     for (const struct config_pair *p = pairs; p; p = p->next)
         if (take(out, p, &why) < 0)
             return err_set(e, why.code, "%s of section [%s]: %s", p->key, p->section, why.text);
-    if (*source && out->image)
-        return err_set(e, -EINVAL, "the image is named twice, in docker:%s and as `image` of section [backend docker]",
-                       source);
-    if (!*source && !out->image)
-        return err_set(e, -EINVAL, "no image is named: docker:IMAGE, e.g. docker:python:3.12-slim");
+    if (check_image(source, out, e) < 0)
+        return -EINVAL;
     return *source ? set_text(&out->image, source, e) : 0;
 }
 
@@ -195,6 +222,8 @@ void docker_keys_finish(struct docker_keys *k)
     for (size_t i = 0; i < array_size(lists); i++)
         sandbox_words_finish(lists[i]);
     free(k->image);
+    free(k->build);
+    free(k->build_network);
     free(k->host);
     free(k->basedir_on_engine);
     free(k->network);

@@ -13,8 +13,10 @@ struct config_pair;
 enum docker_pull { DOCKER_PULL_MISSING, DOCKER_PULL_ALWAYS, DOCKER_PULL_NEVER };
 
 struct docker_keys {
-    char *image;
+    char *image;     /* NULL: `build` is set */
     enum docker_pull pull;
+    char *build;     /* the directory that images are built from; absolute */
+    char *build_network; /* of its steps; NULL: that of jobs */
     char *host;      /* NULL: as the docker command finds it */
     char *basedir_on_engine; /* the base directory's path for the engine; NULL: as for us */
     char *network;   /* NULL: none */
@@ -27,7 +29,7 @@ struct docker_keys {
     struct sandbox_words env, binds, cap_drop, cap_add, security_opt, labels;
 };
 
-/* Reads the source ("python:3.12-slim", or "" when `image` is set) and the pairs; a key that is not known or
+/* Reads the source ("python:3.12-slim", or "" when `image` or `build` is set) and the pairs; a key that is not known or
  * cannot be honoured is refused by its name. -EINVAL with a sentence. *out is to be finished in any
  * case. */
 int docker_keys_read(const char *source, const struct config_pair *pairs, struct docker_keys *out, struct err *e);

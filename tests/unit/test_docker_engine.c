@@ -673,7 +673,9 @@ static void test_only_a_whole_stream_without_an_error_is_a_pull(void **state)
         struct err e = { 0 };
         begin(&s);
         d.engine = engine_at(s.path);
-        int r = image_pull(&d, NULL, &e);
+        assert_int_equal(flights_create(&d.flights, &e), 0);
+        int r = image_fetch(&d, image, NULL, &e);
+        flights_destroy(d.flights);
         engine_destroy(d.engine);
         end(&s);
         if (r != all[i].r || (all[i].word && !strstr(e.text, all[i].word)))

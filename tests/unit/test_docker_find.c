@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "backends/docker/config.h"
+#include "backends/docker/credentials.h"
 #include "backends/docker/engine.h"
 #include "fs/base/cleanup.h"
 
@@ -156,19 +157,19 @@ static void test_credentials(void **state)
 
     (void)state;
     put("config.json", "{\"auths\":{\"localhost:5000\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"}}}");
-    assert_int_equal(docker_registry_auth("localhost:5000/a/b:1", &header, &e), 0);
+    assert_int_equal(credentials_header("localhost:5000/a/b:1", NULL, NULL, &header, NULL, &e), 0);
     assert_non_null(header);
     assert_memory_equal(header, "X-Registry-Auth: ", 17);
     free(header);
-    assert_int_equal(docker_registry_auth("busybox", &header, &e), 0);
+    assert_int_equal(credentials_header("busybox", NULL, NULL, &header, NULL, &e), 0);
     assert_null(header);
     put("config.json", "{\"auths\":{\"https://default.example/v1/\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"}}}");
-    assert_int_equal(docker_registry_auth("busybox", &header, &e), 0);
+    assert_int_equal(credentials_header("busybox", NULL, NULL, &header, NULL, &e), 0);
     assert_non_null(header);
     free(header);
     header = NULL;
     put("config.json", "no JSON at all");
-    assert_int_equal(docker_registry_auth("localhost:5000/a/b:1", &header, &e), 0);
+    assert_int_equal(credentials_header("localhost:5000/a/b:1", NULL, NULL, &header, NULL, &e), 0);
     assert_null(header);
 }
 
