@@ -90,6 +90,7 @@ enum backend_root_kind {
     BACKEND_ROOT_ABOVE,   /* a directory that exists because something below it is shown */
     BACKEND_ROOT_HOST,    /* what stands at a path of this host */
     BACKEND_ROOT_LINK,    /* a symbolic link */
+    BACKEND_ROOT_OWN,     /* what the running sandbox has there: below what root_open gives */
 };
 struct backend_root_place {
     enum backend_root_kind kind;
@@ -179,6 +180,13 @@ struct backend {
      * files as the tenant's (`owner = auto`), and what is made through it belongs on disk to whoever the directory
      * belongs to in which it is made: FILES_OPEN, or the sandbox, gives the uppermost one to the jobs' user. */
     bool foreign_ids;
+
+    /* An O_PATH descriptor of the root directory of the workspace's sandbox, which the caller owns, for what
+     * root_look calls OWN. The caller goes down from there alone, follows no link and opens regular files only.
+     * -ENXIO: no sandbox runs, or its root is out of reach; another sandbox's root is never given. On a thread
+     * that serves the mount, beside other callbacks for the workspace; must not wait for anybody. Absent:
+     * root_look never says OWN. */
+    int (*root_open)(void *state, const struct backend_workspace *w);
 };
 
 #endif

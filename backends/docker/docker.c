@@ -356,5 +356,8 @@ const struct backend docker_backend = {
     .list = docker_list,
     .stream = docker_stream,
     .job_root = docker_job_root,
+    .root_look = docker_root_look,
+    .root_children = docker_root_children,
+    .root_open = docker_root_open,
     .foreign_ids = true,
 };

@@ -11,6 +11,7 @@
 #define WSMFS_DOCKER_DOCKER_H
 
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "backends/backend.h"
 #include "backends/docker/engine.h"
@@ -19,6 +20,7 @@
 
 #define DOCKER_WORKSPACE "/workspace"
 #define DOCKER_RUN       "/.wsm/run"
+#define DOCKER_PIDS      1024
 
 extern const struct backend docker_backend;
 
@@ -29,6 +31,7 @@ struct docker {
     atomic_int ids;        /* whose a container's are; ids.c */
     struct flights *flights; /* of images that are being fetched */
     char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
+    _Atomic pid_t pids[DOCKER_PIDS]; /* of guests, as last seen; hints, which root.c checks */
 };
 
 /* ── place.c ── */
@@ -43,6 +46,13 @@ int docker_open_run(struct docker *d, const struct backend_workspace *w);
 int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e);
 /* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
 int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
+
+/* ── root.c ── */
+
+/* The callbacks of these names, over the container's own root. */
+void docker_root_look(void *state, const char *inside, struct backend_root_place *out);
+void docker_root_children(void *state, const char *inside, void (*each)(const char *name, void *arg), void *arg);
+int docker_root_open(void *state, const struct backend_workspace *w);
 
 /* ── seen.c ── */
 

@@ -158,9 +158,16 @@ bool workspace_foreign_ids(struct workspace *ws);
 bool manager_has_root(struct manager *m);
 void manager_root_look(struct manager *m, const char *inside, struct backend_root_place *out);
 void manager_root_children(struct manager *m, const char *inside, void (*each)(const char *name, void *arg), void *arg);
+/* Whether it is a sandbox's own, which comes, changes and goes; and the callback root_open for a session's
+ * workspace. */
+bool manager_root_moves(struct manager *m);
+int session_root_open(struct place *session);
 
 /* Resets the idle clock, provisions nothing. */
 void session_used(struct place *session);
+/* A lookup in a sandbox's root: resets the idle clock, and where only a running sandbox has one it is
+ * an access, which waits for nothing. */
+void session_root_used(struct place *session);
 
 /* ── control files ───────────────────────────────────────────────────────────────────────── */
 

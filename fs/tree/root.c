@@ -4,23 +4,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/statvfs.h>
+#include <sys/statfs.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/base/walk.h"
 #include "fs/hostdir/contained.h"
 #include "fs/hostdir/hostdir.h"
 #include "fs/tree/root.h"
 
-#define ROOT_TIMEOUT_S HOST_TIMEOUT_S
-
 struct root_node {
     struct node   n;
     struct place *session; /* referenced */
+    uint64_t      ino;     /* as shown: another file at the same path is another node */
+    mode_t        type;
     char          inside[]; /* absolute path in the sandbox */
 };
 
@@ -69,13 +71,69 @@ static int open_host(const char *path, bool follow)
     return r < 0 ? -errno : r;
 }
 
-/* What stands at a path of the sandbox's root. For HOST *fd is an O_PATH descriptor. */
-static int find(struct manager *m, const char *inside, struct backend_root_place *p, int *fd)
+/* ── a sandbox's own side ────────────────────────────────────────────────────────────────── */
+
+/* Whether it is on a file system that answers by itself: what a sandbox has mounted may be anything, and
+ * files of proc keep their readers waiting. What the root itself is on has to be good enough. */
+static bool is_plain(int fd, int root)
+{
+    static const long plain[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC,
+                                 OVERLAYFS_SUPER_MAGIC};
+    struct statfs here, there;
+    if (fstatfs(fd, &here) < 0 || fstatfs(root, &there) < 0)
+        return false;
+    for (size_t i = 0; i < array_size(plain); i++)
+        if (here.f_type == plain[i])
+            return true;
+    return here.f_type == there.f_type;
+}
+
+/* Opens (O_PATH) what a running sandbox has at a path of its own. Those inside may change the path at any
+ * moment: each component is opened by its name, a link is none to go through, and no name leads up. */
+static int open_own(struct place *session, const char *inside)
+{
+    const char *slash = strrchr(inside, '/');
+    char dir[PATH_MAX];
+    int r;
+    cleanup_close int root = session_root_open(session);
+    if (root < 0)
+        return root;
+    if (!slash[1])
+        return steal_fd(&root);
+    snprintf(dir, sizeof dir, "%.*s", (int)(slash - inside), inside);
+    cleanup_close int above = walk_open(root, dir[0] ? dir + 1 : ".", false);
+    if (above < 0)
+        return above;
+    r = openat(above, slash + 1, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (r < 0)
+        return -errno;
+    if (is_plain(r, root))
+        return r;
+    close(r);
+    return -ENOENT;
+}
+
+/* Without a running sandbox there is its root, and it is empty. */
+static int find_own(struct place *session, const char *inside, struct backend_root_place *p, int *fd)
+{
+    *fd = open_own(session, inside);
+    if (*fd >= 0)
+        return 0;
+    p->kind = BACKEND_ROOT_ABOVE;
+    return inside[1] ? -ENOENT : 0;
+}
+
+/* ── both ────────────────────────────────────────────────────────────────────────────────── */
+
+/* What stands at a path of the sandbox's root. For HOST and OWN *fd is an O_PATH descriptor. */
+static int find(struct place *session, const char *inside, struct backend_root_place *p, int *fd)
 {
     *fd = -1;
-    manager_root_look(m, inside, p);
+    manager_root_look(session->manager, inside, p);
     if (p->kind == BACKEND_ROOT_NOTHING)
         return -ENOENT;
+    if (p->kind == BACKEND_ROOT_OWN)
+        return find_own(session, inside, p, fd);
     if (p->kind != BACKEND_ROOT_HOST)
         return 0;
     /* a line of the table may be a link of the host's that stands for what it leads to; below it a
@@ -195,7 +253,7 @@ static void directory_stat(const char *inside, struct stat *st)
 static int stat_of(const char *inside, const struct backend_root_place *p, int fd, struct stat *st)
 {
     char text[PATH_MAX];
-    if (p->kind == BACKEND_ROOT_HOST) {
+    if (fd >= 0) {
         if (fstat(fd, st) < 0)
             return -errno;
         st->st_ino = mix(st->st_dev, st->st_ino);
@@ -213,24 +271,41 @@ static int stat_of(const char *inside, const struct backend_root_place *p, int f
 
 /* ── nodes ───────────────────────────────────────────────────────────────────────────────── */
 
-static bool same_path(const struct node *n, const char *inside)
+/* How long the kernel may believe what it was told: the host's programs stay as they are, a sandbox's root does not. */
+static double timeout_s(struct fs *fs)
 {
-    return !strcmp(container_of(n, const struct root_node, n)->inside, inside);
+    return manager_root_moves(fs->manager) ? 0 : HOST_TIMEOUT_S;
 }
 
-static int node_for(struct fs *fs, struct place *session, const void *side, const char *inside, uint64_t *id)
+/* The key is the path with number and type in front, so that the file that comes in the place of another has a node
+ * of its own. */
+static bool same_key(const struct node *n, const char *key)
+{
+    const struct root_node *r = container_of(n, const struct root_node, n);
+    char *inside;
+    uint64_t ino = strtoull(key, &inside, 16);
+    return ino == r->ino && (mode_t)strtoul(inside + 1, &inside, 8) == r->type && !strcmp(r->inside, inside);
+}
+
+static int node_for(struct fs *fs, struct place *session, const void *side, const char *inside, const struct stat *st,
+                    uint64_t *id)
 {
     struct nodes *ns = &fs->nodes;
+    mode_t type = st->st_mode & S_IFMT;
+    char key[PATH_MAX + 40];
     struct root_node *made = calloc(1, sizeof *made + strlen(inside) + 1);
     int r = made ? 0 : -ENOMEM;
     if (r < 0)
         return r;
+    snprintf(key, sizeof key, "%llx %o%s", (unsigned long long)st->st_ino, type, inside);
     pthread_mutex_lock(&ns->lock);
-    struct node *n = nodes_find(ns, NODE_ROOT, session, side, inside, same_path);
+    struct node *n = nodes_find(ns, NODE_ROOT, session, side, key, same_key);
     if (!n) {
         made->n = (struct node){.ops = &root_ops, .kind = NODE_ROOT, .owner = session, .second = side};
         strcpy(made->inside, inside);
-        r = nodes_add(ns, &made->n, inside, true);
+        made->ino = st->st_ino;
+        made->type = type;
+        r = nodes_add(ns, &made->n, key, true);
         if (r == 0) {
             made->session = session;
             place_ref(session);
@@ -251,11 +326,11 @@ int root_entry(struct fs *fs, struct place *session, const void *side, const cha
 {
     struct backend_root_place p;
     cleanup_close int fd = -1;
-    *e = (struct fuse_entry_param){.attr_timeout = ROOT_TIMEOUT_S, .entry_timeout = ROOT_TIMEOUT_S};
-    int r = find(fs->manager, inside, &p, &fd);
+    *e = (struct fuse_entry_param){.attr_timeout = timeout_s(fs), .entry_timeout = timeout_s(fs)};
+    int r = find(session, inside, &p, &fd);
     if (r == 0)
         r = stat_of(inside, &p, fd, &e->attr);
-    return r < 0 ? r : node_for(fs, session, side, inside, &e->ino);
+    return r < 0 ? r : node_for(fs, session, side, inside, &e->attr, &e->ino);
 }
 
 static void destroy(struct fs *fs, struct node *n)
@@ -271,8 +346,10 @@ static void lookup(struct fs *fs, fuse_req_t req, struct node *n, const char *na
     char inside[PATH_MAX];
     const char *above = of(n)->inside;
     int len = snprintf(inside, sizeof inside, "%s/%s", above[1] ? above : "", name);
+    if (!strcmp(name, ".") || !strcmp(name, ".."))
+        len = (int)sizeof inside; /* nobody asks for those, and a name must not lead up */
     int r = len < (int)sizeof inside ? root_entry(fs, of(n)->session, n->second, inside, &e) : -ENAMETOOLONG;
-    session_used(of(n)->session);
+    session_root_used(of(n)->session);
     reply_entry(fs, req, r, &e);
 }
 
@@ -282,13 +359,15 @@ static void getattr(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_f
     struct stat st;
     cleanup_close int fd = -1;
     (void)fi;
-    int r = find(fs->manager, of(n)->inside, &p, &fd);
+    int r = find(of(n)->session, of(n)->inside, &p, &fd);
     if (r == 0)
         r = stat_of(of(n)->inside, &p, fd, &st);
+    if (r == 0 && (st.st_mode & S_IFMT) != of(n)->type)
+        r = -ESTALE; /* something else stands there now: who comes by the name finds it */
     if (r < 0)
         fuse_reply_err(req, -r);
     else
-        fuse_reply_attr(req, &st, ROOT_TIMEOUT_S);
+        fuse_reply_attr(req, &st, timeout_s(fs));
 }
 
 static void readlink_root(struct fs *fs, fuse_req_t req, struct node *n)
@@ -296,7 +375,8 @@ static void readlink_root(struct fs *fs, fuse_req_t req, struct node *n)
     struct backend_root_place p;
     char out[PATH_MAX];
     cleanup_close int fd = -1;
-    int r = find(fs->manager, of(n)->inside, &p, &fd);
+    (void)fs;
+    int r = find(of(n)->session, of(n)->inside, &p, &fd);
     if (r == 0)
         r = link_text(of(n)->inside, &p, fd, out);
     if (r < 0)
@@ -313,16 +393,31 @@ struct root_listing {
     const char       *inside;
 };
 
+static enum backend_root_kind kind_of(const struct root_listing *l, const char *name)
+{
+    char path[PATH_MAX];
+    struct backend_root_place p;
+    if (snprintf(path, sizeof path, "%s/%s", l->inside[1] ? l->inside : "", name) >= (int)sizeof path)
+        return BACKEND_ROOT_NOTHING;
+    manager_root_look(l->manager, path, &p);
+    return p.kind;
+}
+
+/* What a sandbox has there and the backend does not show. */
+static bool is_hidden(const struct root_listing *l, const char *name)
+{
+    return manager_root_moves(l->manager) && kind_of(l, name) == BACKEND_ROOT_NOTHING;
+}
+
 /* The type comes with the lookup: nothing is opened for a listing. */
 static void add_child(const char *name, void *arg)
 {
     struct root_listing *l = arg;
     char path[PATH_MAX];
-    struct backend_root_place p;
     if (snprintf(path, sizeof path, "%s/%s", l->inside[1] ? l->inside : "", name) >= (int)sizeof path)
         return;
-    manager_root_look(l->manager, path, &p);
-    mode_t type = p.kind == BACKEND_ROOT_LINK ? S_IFLNK : p.kind == BACKEND_ROOT_ABOVE ? S_IFDIR : 0;
+    enum backend_root_kind kind = kind_of(l, name);
+    mode_t type = kind == BACKEND_ROOT_LINK ? S_IFLNK : kind == BACKEND_ROOT_ABOVE ? S_IFDIR : 0;
     name_list_add(l->names, name, path_ino(path), type);
 }
 
@@ -342,7 +437,7 @@ static void add_host(struct root_listing *l, int fd)
     struct stat st;
     uint64_t dev = d && fstat(dirfd(d), &st) == 0 ? st.st_dev : 0;
     for (struct dirent *de; d && (de = readdir(d));)
-        if (!listed(l, de->d_name))
+        if (!listed(l, de->d_name) && !is_hidden(l, de->d_name))
             name_list_add(l->names, de->d_name, mix(dev, de->d_ino), (mode_t)de->d_type << 12);
 }
 
@@ -350,7 +445,7 @@ static void opendir_root(struct fs *fs, fuse_req_t req, struct node *n, struct f
 {
     struct backend_root_place p;
     cleanup_close int fd = -1;
-    int r = find(fs->manager, of(n)->inside, &p, &fd);
+    int r = find(of(n)->session, of(n)->inside, &p, &fd);
     struct root_listing l = {.manager = fs->manager, .inside = of(n)->inside};
     if (r < 0) {
         fuse_reply_err(req, -r);
@@ -360,7 +455,7 @@ static void opendir_root(struct fs *fs, fuse_req_t req, struct node *n, struct f
     l.names = name_list_create();
     if (l.names) {
         manager_root_children(fs->manager, l.inside, add_child, &l);
-        if (p.kind == BACKEND_ROOT_HOST)
+        if (fd >= 0)
             add_host(&l, fd);
     }
     name_list_open(fs, req, l.names, fi);
@@ -395,25 +490,27 @@ static void read_file(struct fs *fs, fuse_req_t req, struct handle *h, size_t si
 
 static const struct handle_ops root_file_ops = {.read = read_file, .drop = drop_file};
 
-/* Regular files alone: a FIFO would keep a thread, a device would do things. */
-static int open_regular(struct fs *fs, const char *inside)
+/* Regular files alone: a FIFO would keep a thread, a device would do things. Nor does a lease that somebody in
+ * a sandbox has taken keep one. */
+static int open_regular(struct fs *fs, struct place *session, const char *inside)
 {
     struct backend_root_place p;
     struct stat st;
     char name[12];
     cleanup_close int fd = -1;
-    int r = find(fs->manager, inside, &p, &fd);
+    int r = find(session, inside, &p, &fd);
     if (r < 0 || fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return r < 0 ? r : -EACCES;
     snprintf(name, sizeof name, "%d", fd);
-    r = openat(fs->proc_fd_dir, name, O_RDONLY | O_CLOEXEC);
+    r = openat(fs->proc_fd_dir, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     return r < 0 ? -errno : r;
 }
 
 static void open_root(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)
 {
     struct root_file *f = calloc(1, sizeof *f);
-    int r = (fi->flags & O_ACCMODE) != O_RDONLY ? -EROFS : f ? open_regular(fs, of(n)->inside) : -ENOMEM;
+    int r = (fi->flags & O_ACCMODE) != O_RDONLY ? -EROFS
+          : f ? open_regular(fs, of(n)->session, of(n)->inside) : -ENOMEM;
     if (r >= 0) {
         f->fd = r;
         f->h.ops = &root_file_ops;

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where things are for the docker backend: what the engine sees of the base directory."""
 
+import fcntl
 import os
 import shutil
+import signal
+import stat
+import subprocess
 import time
 
 import pytest
 
 from engine import running_engine
-from harness import errno_of, mount_fails, read, wait_for, write
-from jobs import output
+from harness import ALICE_GID, ALICE_UID, as_alice, errno_of, mount_fails, open_errno, read, wait_for, write
+from jobs import Job, output
+from jobs import run as run_job
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
@@ -126,3 +131,193 @@ def test_another_backend_refuses_basedir_on_engine_by_name(mount):
 @pytest.mark.parametrize('value', ['relative', '/', '/a/../b', '/a/..'])
 def test_a_basedir_on_engine_that_makes_no_sense_is_refused(make, engine, value):
     assert 'basedir_on_engine' in mount_fails(make(engine, basedir_on_engine=value, start=False))[1]
+
+
+# ── the container's own root ────────────────────────────────────────────────────────────────
+
+def root_of(s):
+    return f'{s.inner}/root'
+
+
+@pytest.fixture(name='s')
+def _s(make, engine):
+    """A session whose container runs."""
+    s = make(engine).session()
+    s.ctl('provision')
+    return s
+
+
+def test_root_shows_what_the_image_has(s):
+    assert sorted(set(os.listdir(root_of(s))) - {'.dockerenv'}) == ['bin', 'etc']
+    assert 'worker:x:1234' in read(f'{root_of(s)}/etc/passwd')
+    assert read(f'{root_of(s)}/bin/busybox') == read('/bin/busybox')
+    assert read(f'{root_of(s)}/bin/cat') == read('/bin/busybox')  # a link in it
+    assert read(f'{s.control}/root/etc/passwd') == read(f'{root_of(s)}/etc/passwd')
+
+
+def test_an_absolute_link_of_the_workspace_leads_to_the_file_of_the_container(s):
+    assert run_job(s, 'mkdir d && ln -s /etc/passwd d/l && echo mine > /own && ln -s /own own && ln -s /workspace/d /into')[0] == '0'
+    assert os.readlink(s / 'd/l') == '../.wsm/root/etc/passwd'
+    assert 'worker:x:1234' in read(s / 'd/l')
+    assert read(s / 'own') == 'mine\n'
+    assert os.path.realpath(f'{root_of(s)}/into') == s / 'd'
+
+
+def test_root_follows_what_the_container_changes(s):
+    """Also from a file to a directory, under one name."""
+    assert run_job(s, 'echo one > /f', 'a')[0] == '0'
+    assert read(f'{root_of(s)}/f') == 'one\n'
+    assert run_job(s, '/bin/busybox rm /f; echo three > /f; echo x > /g', 'b')[0] == '0'
+    assert read(f'{root_of(s)}/f') == 'three\n'
+    assert run_job(s, '/bin/busybox rm /f; mkdir -p /f/in', 'c')[0] == '0'
+    assert os.listdir(f'{root_of(s)}/f') == ['in']
+    assert run_job(s, '/bin/busybox rm -r /f', 'd')[0] == '0'
+    assert errno_of(os.stat, f'{root_of(s)}/f') == 'ENOENT'
+
+
+def test_root_is_read_only(s):
+    root = root_of(s)
+    for call in [lambda: write(f'{root}/etc/passwd', 'x'), lambda: write(f'{root}/new', 'x'),
+                 lambda: os.mkdir(f'{root}/d'), lambda: os.unlink(f'{root}/etc/passwd'), lambda: os.rmdir(f'{root}/etc'),
+                 lambda: os.symlink('x', f'{root}/l'), lambda: os.chmod(f'{root}/etc', 0o777),
+                 lambda: os.truncate(f'{root}/etc/passwd', 0), lambda: os.mkfifo(f'{root}/p')]:
+        assert errno_of(call) == 'EROFS'
+
+
+def test_without_a_container_root_is_empty_and_a_lookup_brings_one(engine, s):
+    assert os.listdir(root_of(s))
+    held = os.open(f'{root_of(s)}/etc/passwd', os.O_RDONLY)
+    s.ctl('close force')
+    os.close(held)
+    assert os.listdir(root_of(s)) == [] and engine.containers() == []
+    assert s.state() == 'absent'
+    assert errno_of(os.stat, f'{root_of(s)}/etc') == 'ENOENT'
+    wait_for(lambda: os.path.exists(f'{root_of(s)}/etc/passwd'))
+    engine('kill', engine.containers()[0])
+    wait_for(lambda: os.listdir(root_of(s)) == [])
+
+
+def test_root_is_found_again_after_a_restart(make, engine):
+    d = make(engine, keep_on_exit=True)
+    s = d.session()
+    assert run_job(s, 'echo mine > /own')[0] == '0'
+    d.restart()
+    assert read(f'{root_of(s)}/own') == 'mine\n'
+
+
+def test_nothing_planted_in_root_leads_out_of_it_or_stops_anybody(s, workdir):
+    """Links of all kinds, whatever is no plain file, and names that hide the way up."""
+    write(f'{workdir}/secret', 'secret')
+    up = '../' * 20
+    plant = f'''
+        ln -s {workdir}/secret /abs; ln -s {up}{workdir[1:]}/secret /rel; ln -s /proc/1/root /magic; ln -s {up} /up;
+        ln -s /proc/self/cwd /cwd; ln -s /dev/zero /zero; /bin/busybox mkfifo /fifo; mkdir /d;
+        /bin/busybox mknod /null c 1 3; ln -s / /d/root; ln -s /proc/self/fd /fd; ln -s loop /loop'''
+    assert run_job(s, plant)[0] == '0'
+    root = root_of(s)
+    for name in ['abs', 'rel', f'magic{workdir}/secret', f'up{workdir}/secret', 'fd/0', 'cwd', 'zero']:
+        assert errno_of(os.stat, f'{root}/{name}') == 'ENOENT', name
+    assert os.path.realpath(f'{root}/d/root') == os.path.realpath(root)
+    assert os.path.realpath(f'{root}/up') == os.path.realpath(root)
+    assert errno_of(os.stat, f'{root}/loop') == 'ELOOP'
+    assert open_errno(f'{root}/fifo', os.O_RDONLY | os.O_NONBLOCK) is None  # the mount's own FIFO, not the container's
+    for name in ['proc', 'sys', 'dev', 'workspace', '.wsm']:
+        assert name not in os.listdir(root) and errno_of(os.stat, f'{root}/{name}') == 'ENOENT'
+    if os.path.lexists(f'{root}/null'):  # the mount is nodev
+        assert open_errno(f'{root}/null', os.O_RDONLY) == 'EACCES'
+
+
+def test_a_directory_that_becomes_a_link_in_the_same_moment_leads_nowhere(s, workdir):
+    os.makedirs(f'{workdir}/base/d')
+    write(f'{workdir}/base/d/f', 'secret')
+    job = Job(s, 'race').make().start(f'''
+        mkdir -p /a/d; echo mine > /a/d/f; ln -s {workdir}/base /evil
+        echo begun; while [ ! -e stop ]; do
+            /bin/busybox mv /a /b; /bin/busybox mv /evil /a; /bin/busybox mv /a /evil; /bin/busybox mv /b /a
+        done''')
+    job.wait_output('begun')
+    seen = set()
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        try:
+            seen.add(read(f'{root_of(s)}/a/d/f'))
+        except OSError:
+            pass
+    write(s / 'stop', '')
+    assert job.exit() == '0'
+    assert seen == {'mine\n'}
+
+
+def test_a_file_with_a_lease_keeps_nobody(engine, s):
+    """Who opens such a file waits for its holder, by default for 45 s."""
+    assert run_job(s, 'mkdir /l && echo x > /l/f')[0] == '0'
+    root = f'/proc/{engine.inspect(engine.containers()[0])["State"]["Pid"]}/root'
+    fd = os.open(f'{root}/l/f', os.O_RDWR)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # which nobody minds
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        begin = time.monotonic()
+        assert open_errno(f'{root_of(s)}/l/f', os.O_RDONLY) == 'EAGAIN'
+        assert time.monotonic() - begin < 5
+    finally:
+        os.close(fd)
+    wait_for(lambda: open_errno(f'{root_of(s)}/l/f', os.O_RDONLY) is None)
+
+
+def test_who_may_not_read_a_file_of_the_container_may_not_here_either(make, engine):
+    d = make(engine, config=f'[user alice]\nuid = {ALICE_UID}\ngid = {ALICE_GID}\n', allow_other=True)
+    s = d.session()
+    assert run_job(s, 'echo secret > /f && chmod 600 /f && echo open > /g && mkdir -m 700 /d && echo x > /d/f')[0] == '0'
+    root = root_of(s)
+    assert as_alice(lambda: read(f'{root}/g')) == 'open\n'
+    assert as_alice(lambda: (errno_of(read, f'{root}/f'), errno_of(os.listdir, f'{root}/d'))) == ('EACCES', 'EACCES')
+    assert run_job(s, '/bin/busybox cp /bin/busybox /su && /bin/busybox chmod 4755 /su', 'b')[0] == '0'
+    assert stat.S_IMODE(os.stat(f'{root}/su').st_mode) == 0o555  # no rights come of it
+
+
+def pids_place(name):
+    """The daemon keeps the processes that lead to roots in a small table, by this."""
+    h = 5381
+    for c in name.encode():
+        h = (h * 33 + c) % (1 << 32)
+    return h % 1024
+
+
+def process_with(pid):
+    """Some process of the host that happens to get this number."""
+    for _ in range(200):
+        write('/proc/sys/kernel/ns_last_pid', str(pid - 1))
+        proc = subprocess.Popen(['sleep', '1000'])
+        if proc.pid == pid:
+            return proc
+        proc.kill()
+        proc.wait()
+    return pytest.skip('process numbers cannot be chosen here')
+
+
+def test_a_process_that_takes_the_number_of_the_guest_does_not_lend_its_root(make, engine):
+    s = make(engine, provision='jobs').session()
+    assert run_job(s, 'true')[0] == '0'
+    assert os.listdir(root_of(s))
+    container = engine.containers()[0]
+    pid = engine.inspect(container)['State']['Pid']
+    engine('kill', container)
+    wait_for(lambda: not os.path.exists(f'/proc/{pid}'))
+    proc = process_with(pid)
+    try:
+        assert os.listdir(root_of(s)) == []
+    finally:
+        proc.kill()
+        proc.wait()
+
+
+def test_the_root_of_another_tenants_container_is_not_shown(make, engine):
+    """Even where the two have one place in the table."""
+    d = make(engine)
+    a, b = d.session('alice/coder/s1'), d.session('bob/coder/s1')
+    a.bind('one')
+    b.bind(next(name for name in (f'two-{i}' for i in range(100000)) if pids_place(name) == pids_place('one')))
+    assert run_job(a, 'echo a > /who')[0] == run_job(b, 'echo b > /who')[0] == '0'
+    assert (read(f'{root_of(a)}/who'), read(f'{root_of(b)}/who')) == ('a\n', 'b\n')
+    a.ctl('close')
+    assert errno_of(read, f'{root_of(a)}/who') == 'ENOENT' and read(f'{root_of(b)}/who') == 'b\n'
