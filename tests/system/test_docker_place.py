@@ -3,16 +3,20 @@
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 
 import pytest
 
+import watchdog
 from engine import running_engine
-from harness import ALICE_GID, ALICE_UID, as_alice, errno_of, mount_fails, open_errno, read, wait_for, write
+from harness import (ALICE_GID, ALICE_UID, BUILD, CHECKOUT, WSMFS, Session, as_alice, errno_of, mount_fails, mountinfo,
+                     open_errno, read, run, sh, wait_for, write)
 from jobs import Job, output
 from jobs import run as run_job
 
@@ -321,3 +325,167 @@ def test_the_root_of_another_tenants_container_is_not_shown(make, engine):
     assert (read(f'{root_of(a)}/who'), read(f'{root_of(b)}/who')) == ('a\n', 'b\n')
     a.ctl('close')
     assert errno_of(read, f'{root_of(a)}/who') == 'ENOENT' and read(f'{root_of(b)}/who') == 'b\n'
+
+
+# ── the daemon in a container ───────────────────────────────────────────────────────────────
+
+DEPLOY = f'{CHECKOUT}/docs/deploy'
+DAEMON_IMAGE = 'wsmfs:test'
+
+
+def entrypoint():
+    return next(line for line in read(f'{DEPLOY}/Dockerfile').splitlines() if line.startswith('ENTRYPOINT'))
+
+
+def libraries_of(program):
+    """What the dynamic linker would load, and itself."""
+    return re.findall(r'(/\S+) \(0x', run('ldd', program))
+
+
+def make_daemon_image(engine):
+    """As the Dockerfile makes it, of the program under test and what it is linked to here."""
+    with tempfile.TemporaryDirectory() as root:
+        files = {WSMFS: 'usr/local/bin/wsmfs', f'{BUILD}/backends/guest/wsm-guest': 'usr/local/libexec/wsmfs/wsm-guest'}
+        for program in ['mount', 'umount']:  # of which libfuse makes use
+            files[shutil.which(program)] = f'bin/{program}'
+        files.update({library: library[1:] for program in [*files][2:] + [WSMFS] for library in libraries_of(program)})
+        for source, target in files.items():
+            os.makedirs(os.path.dirname(f'{root}/{target}'), exist_ok=True)
+            shutil.copy(source, f'{root}/{target}')
+        tar = subprocess.run(['tar', '-C', root, '-c', '.'], stdout=subprocess.PIPE, check=True).stdout
+    engine('import', '--change', entrypoint(), '-', DAEMON_IMAGE, stdin=tar)
+
+
+@pytest.fixture(name='shared_mount')
+def _shared_mount(workdir):
+    """A directory from which mounts come to us, as they come from / where systemd runs."""
+    path = f'{workdir}/mnt'
+    os.mkdir(path)
+    run('mount', '-t', 'tmpfs', 'none', path)
+    run('mount', '--make-shared', path)
+    os.mkdir(f'{path}/wsm')
+    yield path
+    for point in [*(point for point, _ in watchdog.mounts_below(path)), path]:
+        run('umount', '-l', point, check=False)
+
+
+def read_compose(path, env):
+    """The part of YAML that the file uses: maps, lists and words, told by their indentation."""
+    def value(text):
+        return re.sub(r'\$\{(\w+):-([^}]*)\}', lambda m: env.get(m[1], m[2]), text)
+
+    def block(lines, depth):
+        found = None
+        while lines and lines[0][0] >= depth:
+            here, text = lines.pop(0)
+            assert here == depth, text
+            if text.startswith('- '):
+                found = found or []
+                if re.match(r'- \w+: ', text):
+                    lines.insert(0, (depth + 2, text[2:]))
+                    found.append(block(lines, depth + 2))
+                else:
+                    found.append(value(text[2:]))
+            else:
+                found = found or {}
+                key, _, rest = text.partition(':')
+                found[key] = value(rest.strip()) if rest.strip() else block(lines, lines[0][0])
+        return found
+    lines = [line for line in read(path).splitlines() if line.strip() and not line.strip().startswith('#')]
+    return block([(len(line) - len(line.lstrip()), line.strip()) for line in lines], 0)
+
+
+def run_words(service):
+    """The words of `docker run` that say what a service says; a key that is not known here is an error."""
+    def mount_words(m):
+        m = dict(m)
+        more = [f'bind-propagation={m.pop("bind")["propagation"]}'] if 'bind' in m else []
+        return ['--mount', ','.join([f'{key}={word}' for key, word in m.items()] + more)]
+    each = {'network_mode': '--network', 'pid': '--pid', 'cap_add': '--cap-add', 'security_opt': '--security-opt',
+            'devices': '--device', 'stop_grace_period': '--stop-timeout', 'restart': '--restart'}
+    words = []
+    for key, what in service.items():
+        for one in what if isinstance(what, list) else [what]:
+            if key == 'volumes':
+                words += mount_words(one)
+            elif key not in ('image', 'command'):
+                words += [each[key], one.rstrip('s') if key == 'stop_grace_period' else one]
+    return words + [service['image'], *service['command']]
+
+
+def has_compose():
+    return shutil.which('docker-compose') and subprocess.run(['docker-compose', 'version'], capture_output=True,
+                                                             check=False).returncode == 0
+
+
+@pytest.fixture(name='deployed', params=['run', 'compose'])
+def _deployed(request, workdir, engine, shared_mount):
+    """What the compose file says, as the compose command makes it or as `docker run` would; its mount."""
+    make_daemon_image(engine)
+    os.makedirs(f'{workdir}/files')
+    env = {'WSMFS_IMAGE': DAEMON_IMAGE, 'WSMFS_SOURCE': 'base:1', 'WSMFS_DIR': f'{workdir}/files',
+           'WSMFS_MNT': shared_mount, 'DOCKER_SOCKET': engine.socket}
+    compose = ['docker-compose', '-f', f'{DEPLOY}/compose.yaml', '--project-name', 'wsmfs-test']
+    if request.param == 'compose':
+        if not has_compose():
+            pytest.skip('no docker-compose here')
+        run(*compose, 'up', '-d', '--no-build', env=dict(os.environ, DOCKER_HOST=engine.host, **env))
+    else:
+        engine('run', '-d', *run_words(read_compose(f'{DEPLOY}/compose.yaml', env)['services']['wsmfs']))
+    container = engine.containers()[0]
+    mnt = f'{shared_mount}/wsm'
+    try:
+        wait_for(lambda: os.path.exists(f'{mnt}/.wsm/status'), 30, lambda: engine('logs', container))
+        yield Deployed(engine, container, mnt)
+    finally:
+        print(subprocess.run(['docker', '-H', engine.host, 'logs', container], capture_output=True, check=False))
+        engine('stop', container, check=False)
+        for c in engine.containers():
+            engine('rm', '-f', c, check=False)
+
+
+class Deployed:
+    """As far as a Session needs a daemon."""
+
+    def __init__(self, engine, container, mnt):
+        self.engine, self.container, self.mnt = engine, container, mnt
+
+    def session(self, names='alice/coder/s1'):
+        return Session(self, names)
+
+
+def test_the_daemon_in_a_container_gives_what_one_on_the_host_gives(deployed, engine, workdir):
+    s = deployed.session()
+    write(s / 'f', 'from outside\n')
+    assert output(s, 'cat f; echo inside > g') == 'from outside\n'
+    assert read(s / 'g') == 'inside\n'
+    assert read(f'{workdir}/files/workspaces/alice/coder/g') == 'inside\n'
+    assert 'worker:x:1234' in read(f'{root_of(s)}/etc/passwd')
+    assert len(engine.containers()) == 2
+    engine('stop', deployed.container)
+    assert engine.containers() == [deployed.container]
+    assert not mountinfo(deployed.mnt)
+
+
+def test_the_daemon_in_a_container_may_be_killed_and_started_again(deployed, engine):
+    s = deployed.session()
+    assert output(s, 'echo one > f; echo ended') == 'ended\n'
+    engine('kill', deployed.container)
+    assert errno_of(os.listdir, deployed.mnt) == 'ENOTCONN'
+    engine('start', deployed.container)
+    wait_for(lambda: not errno_of(os.stat, f'{deployed.mnt}/.wsm/status'), 30)
+    assert output(s, 'cat f', 'again') == 'one\n'
+
+
+def test_the_dockerfile_installs_what_the_program_is_linked_to():
+    """By the names of packages here; a release that has renamed them for 64-bit times means the same ones."""
+    def plain(name):
+        return re.sub(r't64$|-\d+$|\d+$', '', re.sub('t64$', '', name))
+    if not shutil.which('dpkg'):
+        pytest.skip('no dpkg here')
+    needed = re.findall(r'NEEDED.*\[(\S+)\]', run('readelf', '-d', WSMFS))
+    there = {os.path.basename(path): path for path in libraries_of(WSMFS)}
+    listed = {plain(word) for word in read(f'{DEPLOY}/Dockerfile').split()}
+    for name in needed:
+        package = sh(f'dpkg -S $(realpath {there[name]}) /usr$(realpath {there[name]}) 2>/dev/null || true').split(':')[0]
+        assert not package or package in ('libc6', 'libgcc-s1') or plain(package) in listed, package
