@@ -7,26 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backends/docker/docker.h"
 #include "backends/local/local.h"
+#include "backends/shared/beside.h"
+#include "fs/base/cleanup.h"
 
-static const struct backend *const built_in[] = { &local_backend, &docker_backend };
 static const char *const names[] = { "local", "docker", NULL };
 
 const char *const *backend_names(void)
 {
     return names;
-}
-
-static int find_built_in(const char *name, struct backend *out, struct err *e)
-{
-    for (size_t i = 0; i < sizeof(built_in) / sizeof(built_in[0]); i++)
-        if (strcmp(built_in[i]->name, name) == 0) {
-            *out = *built_in[i];
-            return 0;
-        }
-    return err_set(e, -EINVAL, "there is no backend \"%s\"; the built-in ones are local and docker, and the path of a shared "
-                   "object (with a '/') loads another", name);
 }
 
 /* Takes over the members that we know; those it was built without are NULL. */
@@ -63,7 +52,25 @@ static int load(const char *path, struct backend *out, struct err *e)
     return r;
 }
 
+/* The engine's client comes with some thirty libraries, which a mount that needs no engine does not load. */
+static int load_docker(struct backend *out, struct err *e)
+{
+    static const char *const places[] = { "../backends/docker/docker.so", "../libexec/wsmfs/docker.so", NULL };
+    cleanup_free char *path = beside_program(places, WSMFS_BACKENDS "/docker.so");
+
+    return path ? load(path, out, e) : err_set(e, -ENOMEM, "out of memory");
+}
+
 int backend_find(const char *name, struct backend *out, struct err *e)
 {
-    return strchr(name, '/') ? load(name, out, e) : find_built_in(name, out, e);
+    if (strchr(name, '/'))
+        return load(name, out, e);
+    if (strcmp(name, "docker") == 0)
+        return load_docker(out, e);
+    if (strcmp(name, "local") == 0) {
+        *out = local_backend;
+        return 0;
+    }
+    return err_set(e, -EINVAL, "there is no backend \"%s\"; the built-in ones are local and docker, and the path of a shared "
+                   "object (with a '/') loads another", name);
 }

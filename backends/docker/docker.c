@@ -342,7 +342,7 @@ static void docker_job_root(void *state, const struct backend_workspace *w, char
     snprintf(out, size, DOCKER_WORKSPACE);
 }
 
-const struct backend docker_backend = {
+static const struct backend docker_backend = {
     .abi = BACKEND_ABI,
     .size_bytes = sizeof(struct backend),
     .name = "docker",
@@ -361,3 +361,7 @@ const struct backend docker_backend = {
     .root_open = docker_root_open,
     .foreign_ids = true,
 };
+
+/* backend.h: what a shared object exports. */
+const struct backend *wsmfs_backend(void);
+const struct backend *wsmfs_backend(void) { return &docker_backend; }

@@ -22,8 +22,6 @@
 #define DOCKER_RUN       "/.wsm/run"
 #define DOCKER_PIDS      1024
 
-extern const struct backend docker_backend;
-
 struct docker {
     struct backend_mount mount;
     struct docker_keys keys;

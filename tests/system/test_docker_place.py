@@ -345,7 +345,8 @@ def libraries_of(program):
 def make_daemon_image(engine):
     """As the Dockerfile makes it, of the program under test and what it is linked to here."""
     with tempfile.TemporaryDirectory() as root:
-        files = {WSMFS: 'usr/local/bin/wsmfs', f'{BUILD}/backends/guest/wsm-guest': 'usr/local/libexec/wsmfs/wsm-guest'}
+        files = {WSMFS: 'usr/local/bin/wsmfs', f'{BUILD}/backends/guest/wsm-guest': 'usr/local/libexec/wsmfs/wsm-guest',
+                 f'{BUILD}/backends/docker/docker.so': 'usr/local/libexec/wsmfs/docker.so'}
         for program in ['mount', 'umount']:  # of which libfuse makes use
             files[shutil.which(program)] = f'bin/{program}'
         files.update({library: library[1:] for program in [*files][2:] + [WSMFS] for library in libraries_of(program)})
