@@ -18,7 +18,7 @@
 #include "fs/base/walk.h"
 
 #define IGNORE_MAX_BYTES (1u << 20)
-#define BLOCK_BYTES      65536
+#define BLOCK_BYTES      65536 /* not on the stack: threads that may hang have small ones */
 #define ALWAYS_S         315619200 /* 1980-01-02: some archives know no earlier time */
 
 struct pack {
@@ -33,6 +33,7 @@ struct pack {
     size_t left_bytes;     /* of it */
     char  *out;            /* what the tar has given and nobody has read */
     size_t n, at, room;
+    char   block[BLOCK_BYTES];
 };
 
 /* ── begin and end ───────────────────────────────────────────────────────────────────────── */
@@ -220,14 +221,13 @@ static int add_file(struct pack *p, const char *path, struct err *e)
 
 static int add_block(struct pack *p, struct err *e)
 {
-    char block[BLOCK_BYTES];
-    ssize_t n = read(p->file, block, p->left_bytes < sizeof(block) ? p->left_bytes : sizeof(block));
+    ssize_t n = read(p->file, p->block, p->left_bytes < BLOCK_BYTES ? p->left_bytes : BLOCK_BYTES);
 
     if (n == 0)
         return err_set(e, -EAGAIN, "a file in %s becomes shorter while it is read", p->directory);
     if (n < 0)
         return err_sys(e, -errno, "a file in %s cannot be read", p->directory);
-    if (archive_write_data(p->tar, block, (size_t)n) != n)
+    if (archive_write_data(p->tar, p->block, (size_t)n) != n)
         return err_set(e, -EIO, "no tar can be made of %s: %s", p->directory, archive_error_string(p->tar));
     p->left_bytes -= (size_t)n;
     if (!p->left_bytes) {

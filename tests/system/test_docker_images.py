@@ -362,6 +362,20 @@ def test_a_build_that_fails_says_why(docker, engine, tree, line, errno, word):
     ready(s)
 
 
+def test_a_base_image_is_pulled_with_credentials_too(docker, engine, locked, big, tree):
+    ref = locked.push(engine, big(), 'lib/big:1')
+    engine('rmi', 'big:1')
+    backend = f'build = {tree(f"FROM {ref}{chr(10)}RUN echo made > /made{chr(10)}")}'
+    refused(docker(backend=backend).session(), 'EACCES', 'Step 1/2 : FROM')
+    d = docker(backend=backend, start=False)
+    locked.allow(d.login)
+    s = d.start().session()
+    assert output(s, 'cat /made') == 'made\n'
+    texts = [f'{line["step"]} {line["text"]}' for line in steps(s)]
+    assert texts.index(f'build Step 1/2 : FROM {ref}') < texts.index('pull 2 of 2 layers')
+    assert texts.index('pull 2 of 2 layers') < texts.index('build Step 2/2 : RUN echo made > /made')
+
+
 def test_a_directory_that_is_not_there_is_enxio(docker, workdir):
     s = docker(backend=f'build = {workdir}/none').session()
     s.daemon.expect('cannot be opened|no Dockerfile')

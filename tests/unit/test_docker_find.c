@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <openssl/evp.h>
 
 #include "backends/docker/config.h"
 #include "backends/docker/credentials.h"
@@ -150,6 +151,28 @@ static void test_certificates(void **state)
     unsetenv("DOCKER_TLS");
 }
 
+/* The object of such a header is this one. */
+static void check_header(char *header, const char *name, const char *json)
+{
+    unsigned char text[1024];
+    struct json_object *o, *wanted = json_tokener_parse(json);
+    size_t n = strlen(name);
+
+    assert_non_null(header);
+    assert_memory_equal(header, name, n);
+    for (char *c = header + n; *c; c++) /* the engine reads the form for URLs */
+        *c = *c == '-' ? '+' : *c == '_' ? '/' : *c;
+    int size = EVP_DecodeBlock(text, (unsigned char *)header + n, (int)strlen(header + n));
+    assert_true(size > 0 && size < (int)sizeof(text));
+    text[size] = '\0';
+    o = json_tokener_parse((char *)text);
+    if (!json_object_equal(o, wanted))
+        fail_msg("%s", text);
+    json_object_put(o);
+    json_object_put(wanted);
+    free(header);
+}
+
 static void test_credentials(void **state)
 {
     char *header = NULL;
@@ -158,9 +181,7 @@ static void test_credentials(void **state)
     (void)state;
     put("config.json", "{\"auths\":{\"localhost:5000\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"}}}");
     assert_int_equal(credentials_header("localhost:5000/a/b:1", NULL, NULL, &header, NULL, &e), 0);
-    assert_non_null(header);
-    assert_memory_equal(header, "X-Registry-Auth: ", 17);
-    free(header);
+    check_header(header, "X-Registry-Auth: ", "{\"username\":\"user\",\"password\":\"secret\",\"serveraddress\":\"localhost:5000\"}");
     assert_int_equal(credentials_header("busybox", NULL, NULL, &header, NULL, &e), 0);
     assert_null(header);
     put("config.json", "{\"auths\":{\"https://default.example/v1/\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"}}}");
@@ -168,8 +189,18 @@ static void test_credentials(void **state)
     assert_non_null(header);
     free(header);
     header = NULL;
+    put("config.json", "{\"auths\":{\"a:1\":{\"auth\":\"dXNlcjo=\",\"identitytoken\":\"t\\u00ff\\u00ff\"},"
+        "\"b:2\":{\"auth\":\"dXNlcjpzZWNyZXQ=\"},\"c:3\":{}}}");
+    assert_int_equal(credentials_header("a:1/x", NULL, NULL, &header, NULL, &e), 0);
+    check_header(header, "X-Registry-Auth: ", "{\"identitytoken\":\"t\\u00ff\\u00ff\",\"serveraddress\":\"a:1\"}");
+    assert_int_equal(credentials_of_all(NULL, NULL, &header, &e), 0);
+    check_header(header, "X-Registry-Config: ", "{\"a:1\":{\"identitytoken\":\"t\\u00ff\\u00ff\",\"serveraddress\":\"a:1\"},"
+        "\"b:2\":{\"username\":\"user\",\"password\":\"secret\",\"serveraddress\":\"b:2\"}}");
+    header = NULL;
     put("config.json", "no JSON at all");
     assert_int_equal(credentials_header("localhost:5000/a/b:1", NULL, NULL, &header, NULL, &e), 0);
+    assert_null(header);
+    assert_int_equal(credentials_of_all(NULL, NULL, &header, &e), 0);
     assert_null(header);
 }
 
