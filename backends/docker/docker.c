@@ -172,7 +172,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     r = docker_remove_run(d, w, e); /* what an earlier run has left there, which may be anything */
     if (r == 0)
         r = docker_place_run(d, w, e);
-    if (r == 0 && (r = docker_check_seen(d, w, c.id, e)) < 0)
+    if (r == 0 && (r = docker_check_seen(d, w, c.id, f->progress, e)) < 0)
         container_end(d, c.id, 0, NULL);
     if (r < 0)
         return r;
@@ -212,7 +212,7 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, st
     if (r < 0)
         return r;
     if (c.state == CONTAINER_RUNNING) /* perhaps it listens, where the engine sees another directory */
-        return (r = docker_check_seen(d, w, c.id, e)) < 0 ? r : -EAGAIN;
+        return (r = docker_check_seen(d, w, c.id, p, e)) < 0 ? r : -EAGAIN;
     return err_set(e, -EIO, "the guest does not run in the container: %s", *c.trouble ? c.trouble : "it is gone");
 }
 

@@ -59,7 +59,8 @@ const char *docker_engine_base(const struct docker *d);
 /* Whether what the engine binds into a container that is not started, or whose guest is silent, are the
  * directories that are here: asks the engine, which looks at them as the container would. -EIO with a sentence
  * that says what to do; -errno as engine_call(). */
-int docker_check_seen(struct docker *d, const struct backend_workspace *w, const char *id, struct err *e);
+int docker_check_seen(struct docker *d, const struct backend_workspace *w, const char *id, struct backend_progress *p,
+                      struct err *e);
 /* The error of an engine that misses a path to be bound, `text` being what it says. */
 int docker_bind_missing(struct docker *d, const char *text, struct err *e);
 

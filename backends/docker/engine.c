@@ -274,6 +274,12 @@ static bool is_about_certificates(const struct exchange *x, CURLcode code)
     return !x->engine->at.socket && (code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR) && strstr(x->why, "alert");
 }
 
+static int no_engine(const struct exchange *x, struct err *e)
+{
+    return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine (HTTP status %ld)",
+                   x->engine->name, x->answer.status);
+}
+
 /* It began, and then the connection or what came over it was none of HTTP's. */
 static int broke(const struct exchange *x, CURLcode code, struct err *e)
 {
@@ -281,6 +287,8 @@ static int broke(const struct exchange *x, CURLcode code, struct err *e)
     bool lost = code == CURLE_GOT_NOTHING || code == CURLE_SEND_ERROR || code == CURLE_PARTIAL_FILE ||
                 (code == CURLE_RECV_ERROR && system_error(x));
 
+    if (lost && x->answer.status == 101)
+        return no_engine(x, e);
     if (lost)
         return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off: %s", name, why);
     /* A line of the header that is longer than libcurl takes ends like this. */
@@ -318,8 +326,7 @@ static int take_answer(struct exchange *x, struct engine_answer *out, struct err
     if (!answer_end(a))
         return fault(x, e);
     if (a->status < 200)
-        return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine (HTTP status %ld)",
-                       x->engine->name, a->status);
+        return no_engine(x, e);
     out->status = a->status;
     out->json = a->size ? answer_json(a->body, a->size) : NULL;
     memcpy(out->path_stat, a->path_stat, sizeof(out->path_stat));
@@ -414,7 +421,7 @@ static int negotiate(struct engine *en, const struct engine_request *rq, int64_t
     if (r < 0)
         return r;
     if (a.status >= 500 && a.said)
-        return engine_refused(&a, "the Docker engine is not ready", e);
+        return engine_refused(&a, en->name, e);
     if (a.status != 200 || !parse_api(api, &minor))
         return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine (HTTP status %ld)", en->name,
                        a.status);

@@ -51,14 +51,15 @@ static int64_t mtime_of(const char *header)
 {
     unsigned char text[STAT_TEXT];
     size_t n = strlen(header);
-    struct json_object *o;
+    struct json_object *o, *mtime;
     int64_t ns;
 
     if (n == 0 || n >= sizeof(text) || EVP_DecodeBlock(text, (const unsigned char *)header, (int)n) < 0)
         return 0;
     text[n / 4 * 3] = '\0';
     o = json_tokener_parse((char *)text);
-    ns = json_object_is_type(o, json_type_object) ? time_of(json_object_get_string(json_object_object_get(o, "mtime"))) : 0;
+    mtime = json_object_object_get(o, "mtime");
+    ns = json_object_is_type(mtime, json_type_string) ? time_of(json_object_get_string(mtime)) : 0;
     json_object_put(o);
     return ns;
 }
@@ -73,13 +74,14 @@ static int64_t mtime_here(int fd)
 }
 
 /* 1: it is the same directory, 0: it is not. Meanwhile it may be changed, by whoever uses the mount. */
-static int is_same(struct docker *d, const char *id, const char *inside, int fd, struct err *e)
+static int is_same(struct docker *d, const char *id, const char *inside, int fd, struct backend_progress *p,
+                   struct err *e)
 {
     char header[STAT_TEXT];
 
     for (int i = 0; i < TRIES; i++) {
         int64_t before = mtime_here(fd);
-        int r = container_path(d, id, inside, NULL, header, sizeof(header), e);
+        int r = container_path(d, id, inside, p, header, sizeof(header), e);
         int64_t there = r == 0 ? mtime_of(header) : 0;
         if (r < 0 || there == 0)
             return r;
@@ -98,7 +100,8 @@ static int elsewhere(struct docker *d, const char *detail, struct err *e)
                    "basedir_on_engine which path the base directory has for the engine", d->mount.basedir, detail);
 }
 
-int docker_check_seen(struct docker *d, const struct backend_workspace *w, const char *id, struct err *e)
+int docker_check_seen(struct docker *d, const struct backend_workspace *w, const char *id, struct backend_progress *p,
+                      struct err *e)
 {
     cleanup_close int run = docker_open_run(d, w);
     cleanup_close int files = walk_open(d->mount.basedir_fd, w->host_dir, false);
@@ -106,9 +109,9 @@ int docker_check_seen(struct docker *d, const struct backend_workspace *w, const
 
     if (run < 0 || files < 0)
         return err_sys(e, run < 0 ? run : files, "a directory of the workspace cannot be opened");
-    r = is_same(d, id, DOCKER_RUN, run, e);
+    r = is_same(d, id, DOCKER_RUN, run, p, e);
     if (r == 1)
-        r = is_same(d, id, DOCKER_WORKSPACE, files, e);
+        r = is_same(d, id, DOCKER_WORKSPACE, files, p, e);
     return r < 0 ? r : r == 1 ? 0 : elsewhere(d, "it is another directory of that name", e);
 }
 

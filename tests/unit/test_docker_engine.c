@@ -247,6 +247,7 @@ static void test_answers_that_are_no_engines(void **state)
         BAD("bytes", -EPROTO, "does not answer like", .answer = "\x15\x03\x01\x02\x02\x16\r\n\r\n"),
         BAD("a chunk of no size", -EPROTO, "does not answer like", .answer = CHUNKED "zz\r\n{\"a\":1}\r\n0\r\n\r\n"),
         BAD("another protocol now", -EPROTO, "101", .answer = "HTTP/1.1 101 Switching\r\nUpgrade: tcp\r\n\r\nhello"),
+        BAD("another protocol, and the end", -EPROTO, "101", .answer = "HTTP/1.1 101 Switching\r\nUpgrade: tcp\r\n\r\n"),
         BAD("a ping without a version", -EPROTO, "does not answer like", .ping = OK_HEAD "Content-Length: 0\r\n\r\n"),
         BAD("a ping of a version of words", -EPROTO, "does not answer like", .ping = "HTTP/1.1 200 OK\r\nApi-Version: new\r\nContent-Length: 0\r\n\r\n"),
         BAD("a ping of version 2", -EPROTO, "does not answer like", .ping = "HTTP/1.1 200 OK\r\nApi-Version: 2.0\r\nContent-Length: 0\r\n\r\n"),
