@@ -2,6 +2,7 @@
 #include "backends/docker/answer.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ struct json_object *answer_json(const char *text, size_t n)
     struct json_object *o = NULL;
     size_t end = 0;
 
-    if (t && n < ANSWER_MAX_BYTES) {
+    if (t && n < INT_MAX) {
         o = json_tokener_parse_ex(t, text, (int)n + 1); /* the NUL ends a number */
         end = json_tokener_get_parse_end(t);
     }
@@ -100,9 +101,9 @@ static bool is_blank(const char *text, size_t n)
 
 static bool keep(struct answer *a, const char *data, size_t n)
 {
-    size_t room = (a->size + n + 1) * 2;
+    size_t room = (a->size + n + 1) * 2, most = a->most_bytes ? a->most_bytes : ANSWER_MAX_BYTES;
 
-    if (n >= ANSWER_MAX_BYTES || a->size + n >= ANSWER_MAX_BYTES)
+    if (n > most || a->size + n > most)
         return fail(a, ANSWER_TOO_LARGE);
     if (a->size + n + 1 > a->room) {
         char *more = realloc(a->body, room);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ANSWER_MAX_BYTES (64u << 20)  /* a list of thousands of containers is a few MiB */
+#define ANSWER_MAX_BYTES (4u << 20)   /* unless more is asked for; what describes a container has some KiB */
 #define ANSWER_LINE_MAX_BYTES (1u << 20) /* of a stream; those of a pull have some hundred bytes */
 #define ANSWER_HEADER_MAX_BYTES (256u << 10) /* with all interim answers */
 #define ANSWER_API_SIZE 16
@@ -24,11 +24,12 @@ enum answer_fault {
     ANSWER_CUT,       /* it ended in the middle */
 };
 
-/* {0} with `line` and `arg` set is a fresh one. */
+/* {0} with `line`, `arg` and `most_bytes` set is a fresh one. */
 struct answer {
     /* Receives the objects of a stream with status 200; false: no more. NULL: the body is collected. */
     bool (*line)(void *arg, struct json_object *o);
     void *arg;
+    size_t most_bytes;            /* of the body, or of a line and a piece of a stream; 0: ANSWER_MAX_BYTES */
 
     enum answer_fault fault;
     long   status;                /* of the last header; 0: none came */

@@ -14,6 +14,7 @@
 #define LABEL     "wsmfs."
 #define GONE_NS   30000000000ll /* for a removal that is under way */
 #define LOOK_NS   20000000
+#define LIST_MAX_BYTES (64u << 20) /* thousands of containers are a few MiB */
 
 /* What a container is allowed by itself: what package managers and chown need, and nothing that reaches
  * out of it. */
@@ -450,6 +451,7 @@ int container_list(struct docker *d, void (*found)(const struct backend_found *f
 {
     cleanup_answer struct engine_answer a = { 0 };
     cleanup_free char *filter = NULL, *escaped = NULL, *path = NULL;
+    struct engine_request rq = { .method = "GET", .timeout_ms = d->keys.timeout_ms, .most_bytes = LIST_MAX_BYTES };
     int r;
 
     if (asprintf(&filter, "{\"label\":[\"" LABEL "instance=%s\"]}", d->mount.instance) < 0)
@@ -459,7 +461,8 @@ int container_list(struct docker *d, void (*found)(const struct backend_found *f
         path = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    r = call(d, "GET", path, NULL, NULL, &a, e);
+    rq.path = path;
+    r = engine_call(d->engine, &rq, &a, e);
     if (r < 0)
         return r;
     if (a.status != 200 || !json_object_is_type(a.json, json_type_array))

@@ -211,9 +211,17 @@ static long system_error(const struct exchange *x)
     return code;
 }
 
+/* "POST /containers/create", for messages. */
+static const char *words_of(const struct exchange *x, char out[120])
+{
+    snprintf(out, 120, "%s %.*s", x->rq->method, x->rq->path ? (int)strcspn(x->rq->path, "?") : 0, x->rq->path ? x->rq->path : "");
+    return out;
+}
+
 static int fault(const struct exchange *x, struct err *e)
 {
     const char *name = x->engine->name;
+    char words[120];
 
     switch (x->answer.fault) {
     case ANSWER_STOPPED:
@@ -221,11 +229,12 @@ static int fault(const struct exchange *x, struct err *e)
     case ANSWER_NO_MEMORY:
         return err_set(e, -ENOMEM, "out of memory");
     case ANSWER_TOO_LARGE:
-        return err_set(e, -EPROTO, "the Docker engine at %s answers without end", name);
+        return err_set(e, -EPROTO, "the Docker engine at %s answers %s without end", name, words_of(x, words));
     case ANSWER_NO_JSON:
-        return err_set(e, -EPROTO, "the Docker engine at %s says what is no JSON object", name);
+        return err_set(e, -EPROTO, "the Docker engine at %s answers %s with what is no JSON object", name,
+                       words_of(x, words));
     default:
-        return err_set(e, -EPROTO, "the answer of the Docker engine at %s was cut short", name);
+        return err_set(e, -EPROTO, "the answer of the Docker engine at %s to %s was cut short", name, words_of(x, words));
     }
 }
 
@@ -233,13 +242,14 @@ static int fault(const struct exchange *x, struct err *e)
 static int broken_off(const struct exchange *x, struct err *e)
 {
     const char *name = x->engine->name;
+    char words[120];
 
     if (x->cancelled)
         return err_set(e, -ECANCELED, "cancelled");
     if (x->stalled)
-        return err_set(e, -ETIMEDOUT, "the Docker engine at %s has been silent for %lld s", name,
-                       (long long)silence_ms(x) / 1000);
-    return err_set(e, -ETIMEDOUT, "the Docker engine at %s has not answered in time", name);
+        return err_set(e, -ETIMEDOUT, "the Docker engine at %s has been silent for %lld s (%s)", name,
+                       (long long)silence_ms(x) / 1000, words_of(x, words));
+    return err_set(e, -ETIMEDOUT, "the Docker engine at %s has not answered in time (%s)", name, words_of(x, words));
 }
 
 static int not_connected(const struct exchange *x, CURLcode code, struct err *e)
@@ -284,13 +294,15 @@ static int no_engine(const struct exchange *x, struct err *e)
 static int broke(const struct exchange *x, CURLcode code, struct err *e)
 {
     const char *name = x->engine->name, *why = *x->why ? x->why : curl_easy_strerror(code);
+    char words[120];
     bool lost = code == CURLE_GOT_NOTHING || code == CURLE_SEND_ERROR || code == CURLE_PARTIAL_FILE ||
                 (code == CURLE_RECV_ERROR && system_error(x));
 
     if (lost && x->answer.status == 101)
         return no_engine(x, e);
     if (lost)
-        return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off: %s", name, why);
+        return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off: %s (%s)", name, why,
+                       words_of(x, words));
     /* A line of the header that is longer than libcurl takes ends like this. */
     if (code == CURLE_OUT_OF_MEMORY && x->answer.complete)
         return err_set(e, -ENOMEM, "out of memory");
@@ -368,7 +380,7 @@ static CURLcode perform(struct exchange *x)
 static int exchange(struct engine *en, const struct engine_request *rq, const char *url, int64_t end_ms,
                     char api[ANSWER_API_SIZE], struct engine_answer *out, struct err *e)
 {
-    struct exchange x = { .engine = en, .rq = rq, .answer = { .line = rq->line, .arg = rq->arg }, .end_ms = end_ms,
+    struct exchange x = { .engine = en, .rq = rq, .answer = { .line = rq->line, .arg = rq->arg, .most_bytes = rq->most_bytes }, .end_ms = end_ms,
                           .curl = curl_easy_init() };
     struct curl_slist *headers;
     CURLcode code;
@@ -405,7 +417,7 @@ static bool parse_api(const char *text, unsigned *minor)
 static int negotiate(struct engine *en, const struct engine_request *rq, int64_t end_ms, char api[ANSWER_API_SIZE],
                      struct err *e)
 {
-    const struct engine_request ping = { .method = "GET", .cancelled = rq->cancelled, .arg = rq->arg };
+    const struct engine_request ping = { .method = "GET", .path = "/_ping", .cancelled = rq->cancelled, .arg = rq->arg };
     int64_t soon_ms = now_ms() + CONNECT_MS;
     struct engine_answer a = { 0 };
     cleanup_free char *url = NULL;

@@ -54,6 +54,7 @@ struct engine_request {
      * the request with -ECANCELED. NULL: none. */
     ssize_t (*upload)(void *arg, char *buf, size_t size_bytes);
     const char *header;           /* one more, e.g. "X-Registry-Auth: …"; NULL: none */
+    size_t most_bytes;            /* of an answer; 0: ANSWER_MAX_BYTES */
     int64_t timeout_ms;           /* for all of it; 0: a stream, which may last as long as it says something */
     int64_t stall_ms;             /* the most that may pass without a byte; 0: any time, once the header came */
     bool (*cancelled)(void *arg); /* asked at least once a second; NULL: never */

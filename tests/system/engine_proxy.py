@@ -59,6 +59,7 @@ class Fault:
         self.times = times
         self.hits = 0
         self.holding = 0
+        self.done = False  # of those that say so
 
     def run(self, x):
         raise NotImplementedError
@@ -78,6 +79,16 @@ class Swallow(Fault):
         x.send()
         x.pump(lambda data: True)
         x.wait_gone()
+
+
+class Late(Fault):
+    """The engine hears of it when the client is gone, or the proxy is healed."""
+
+    def run(self, x):
+        x.wait_gone()
+        x.send()
+        x.server.recv(65536)
+        self.done = True
 
 
 class Cut(Fault):

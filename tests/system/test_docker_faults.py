@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from engine_proxy import Cut, Say, Stall, Swallow, Trickle, proxied, status
+from engine_proxy import Cut, Late, Say, Stall, Swallow, Trickle, proxied, status
 from harness import SLOWNESS, errno_of, mount_fails, read, wait_for, write
 from jobs import Job, output
 
@@ -119,6 +119,15 @@ def test_without_an_answer_the_time_limit_ends_it_and_nothing_is_left_over(fault
     assert 'not answered in time' in s.error()
     if request_ != LOOK:
         assert engine.containers() == []
+    all_is_well_again(engine, proxy, s)
+
+
+def test_what_an_engine_does_after_it_was_given_up_is_found_again(faulty, proxy, engine):
+    s = faulty(backend='timeout = 1s').session()
+    late = proxy.fail(CREATE, Late(times=1))
+    use_files(s, 'x')
+    assert errno_of(s.ctl, 'provision') in ('ETIMEDOUT', None)  # a second try may have begun
+    wait_for(lambda: late.done)
     all_is_well_again(engine, proxy, s)
 
 

@@ -253,9 +253,9 @@ static void test_answers_that_are_no_engines(void **state)
         BAD("a ping of version 2", -EPROTO, "does not answer like", .ping = "HTTP/1.1 200 OK\r\nApi-Version: 2.0\r\nContent-Length: 0\r\n\r\n"),
         BAD("a ping of a long version", -EPROTO, "does not answer like", .ping = "HTTP/1.1 200 OK\r\nApi-Version: 1.4111111111111111111111111\r\nContent-Length: 0\r\n\r\n"),
         BAD("no ping", -EPROTO, "404", .ping = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
-        STREAM("words in a stream", 1, -EPROTO, "no JSON", .answer = CHUNKED "e\r\n{\"a\":1}\nhello\n\r\n0\r\n\r\n"),
-        STREAM("a number in a stream", 0, -EPROTO, "no JSON", .answer = CHUNKED "2\r\n7\n\r\n0\r\n\r\n"),
-        STREAM("two objects in a line", 0, -EPROTO, "no JSON", .answer = CHUNKED "5\r\n{}{}\n\r\n0\r\n\r\n"),
+        STREAM("words in a stream", 1, -EPROTO, "no JSON object", .answer = CHUNKED "e\r\n{\"a\":1}\nhello\n\r\n0\r\n\r\n"),
+        STREAM("a number in a stream", 0, -EPROTO, "no JSON object", .answer = CHUNKED "2\r\n7\n\r\n0\r\n\r\n"),
+        STREAM("two objects in a line", 0, -EPROTO, "no JSON object", .answer = CHUNKED "5\r\n{}{}\n\r\n0\r\n\r\n"),
         STREAM("good lines, and empty ones", 3, 0, NULL, .answer = CHUNKED "c\r\n{}\r\n\r\n{}\n{}\r\n0\r\n\r\n"),
         BAD("interim answers before a good one", 0, NULL, .answer = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" OK_HEAD "Content-Length: 2\r\n\r\n{}"),
     };
