@@ -70,52 +70,6 @@ static struct json_object *list_of(const struct sandbox_words *w)
     return a;
 }
 
-static void add_mount(struct json_object *mounts, const char *source, const char *target, bool read_only)
-{
-    struct json_object *m = json_object_new_object();
-
-    set(m, "Type", "bind");
-    set(m, "Source", source);
-    set(m, "Target", target);
-    json_object_object_add(m, "ReadOnly", json_object_new_boolean(read_only));
-    json_object_array_add(mounts, m);
-}
-
-/* A `bind` of [sandbox]: PATH or PATH:INSIDE, with ":rw" when it may be written. */
-static void add_bind(struct json_object *mounts, const char *bind)
-{
-    cleanup_free char *text = strdup(bind);
-    char *end = text ? strrchr(text, ':') : NULL, *inside;
-    bool writable = end && strcmp(end, ":rw") == 0;
-
-    if (writable || (end && strcmp(end, ":ro") == 0))
-        *end = '\0';
-    inside = text ? strchr(text, ':') : NULL;
-    if (inside)
-        *inside++ = '\0';
-    if (text)
-        add_mount(mounts, text, inside ? inside : text, !writable);
-}
-
-static struct json_object *mounts_of(struct docker *d, const struct backend_workspace *w)
-{
-    struct json_object *mounts = json_object_new_array();
-    cleanup_free char *files = NULL, *run = NULL;
-
-    if (asprintf(&files, "%s/%s", docker_engine_base(d), w->host_dir) < 0)
-        files = NULL;
-    if (asprintf(&run, "%s/.wsmfs/run/%s", docker_engine_base(d), w->id) < 0)
-        run = NULL;
-    if (files && run) {
-        add_mount(mounts, files, DOCKER_WORKSPACE, false);
-        add_mount(mounts, d->guest, "/.wsm/wsm-guest", true);
-        add_mount(mounts, run, DOCKER_RUN, false);
-    }
-    for (size_t i = 0; i < d->keys.binds.n; i++)
-        add_bind(mounts, d->keys.binds.list[i]);
-    return mounts;
-}
-
 static struct json_object *capabilities_of(const struct docker_keys *k)
 {
     struct json_object *a = list_of(&k->cap_add);
@@ -140,7 +94,7 @@ static struct json_object *host_config(struct docker *d, const struct backend_wo
     json_object_array_add(drop, json_object_new_string("ALL"));
     json_object_array_add(security, json_object_new_string("no-new-privileges"));
     set(log, "Type", "none"); /* nothing is printed there, and the default grows without bound */
-    json_object_object_add(h, "Mounts", mounts_of(d, w));
+    json_object_object_add(h, "Mounts", docker_mounts(d, w));
     set(h, "NetworkMode", k->network ? k->network : "none");
     json_object_object_add(h, "CapDrop", drop);
     json_object_object_add(h, "CapAdd", capabilities_of(k));

@@ -37,6 +37,8 @@ static int begin(struct docker *d, struct err *e)
     int r = docker_keys_read(d->mount.source, d->mount.pairs, &d->keys, e);
 
     if (r == 0)
+        r = docker_mounts_check(d, e);
+    if (r == 0)
         r = engine_find(d->keys.host, &at, e);
     if (r == 0)
         r = engine_create(&at, &d->engine, e);

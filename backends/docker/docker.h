@@ -45,6 +45,13 @@ int docker_remove_run(struct docker *d, const struct backend_workspace *w, struc
 /* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
 int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
 
+/* ── mounts.c ── */
+
+/* Whether `bind` and `mounts` make sense: -EINVAL with a sentence that names the key. */
+int docker_mounts_check(const struct docker *d, struct err *e);
+/* All mounts of a workspace's container, as HostConfig.Mounts; the caller puts it. */
+struct json_object *docker_mounts(const struct docker *d, const struct backend_workspace *w);
+
 /* ── root.c ── */
 
 /* The callbacks of these names, over the container's own root. */

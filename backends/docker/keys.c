@@ -94,6 +94,7 @@ static int key_security_opt(struct docker_keys *k, const char *v, struct err *e)
 {
     return sandbox_words_add(&k->security_opt, v, e);
 }
+static int key_mounts(struct docker_keys *k, const char *v, struct err *e) { return sandbox_words_add(&k->mounts, v, e); }
 static int key_labels(struct docker_keys *k, const char *v, struct err *e) { return sandbox_env_add(&k->labels, v, e); }
 
 static int key_timeout(struct docker_keys *k, const char *v, struct err *e)
@@ -147,6 +148,7 @@ static const struct {
     { "backend", "cap_add", key_cap_add }, { "backend", "security_opt", key_security_opt },
     { "backend", "labels", key_labels }, { "backend", "timeout", key_timeout },
     { "backend", "basedir_on_engine", key_basedir_on_engine },
+    { "backend", "mounts", key_mounts },
 };
 
 static int take(struct docker_keys *k, const struct config_pair *p, struct err *e)
@@ -217,7 +219,7 @@ void docker_keys_ids(const struct docker_keys *k, uint32_t *uid, uint32_t *gid)
 
 void docker_keys_finish(struct docker_keys *k)
 {
-    struct sandbox_words *lists[] = { &k->env, &k->binds, &k->cap_drop, &k->cap_add, &k->security_opt, &k->labels };
+    struct sandbox_words *lists[] = { &k->env, &k->binds, &k->mounts, &k->cap_drop, &k->cap_add, &k->security_opt, &k->labels };
 
     for (size_t i = 0; i < array_size(lists); i++)
         sandbox_words_finish(lists[i]);

@@ -26,7 +26,7 @@ struct docker_keys {
     bool  init;      /* the engine's own init is process 1, the guest its child */
     int64_t timeout_ms; /* for one call of the engine */
     struct sandbox_limits limits;
-    struct sandbox_words env, binds, cap_drop, cap_add, security_opt, labels;
+    struct sandbox_words env, binds, mounts, cap_drop, cap_add, security_opt, labels;
 };
 
 /* Reads the source ("python:3.12-slim", or "" when `image` or `build` is set) and the pairs; a key that is not known or

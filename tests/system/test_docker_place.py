@@ -137,6 +137,65 @@ def test_a_basedir_on_engine_that_makes_no_sense_is_refused(make, engine, value)
     assert 'basedir_on_engine' in mount_fails(make(engine, basedir_on_engine=value, start=False))[1]
 
 
+# ── further mounts ──────────────────────────────────────────────────────────────────────────
+
+def test_further_mounts_are_what_they_say(make, engine, workdir):
+    os.mkdir(f'{workdir}/tools')
+    write(f'{workdir}/tools/t', 'a tool\n')
+    s = make(engine, backend=f'mounts = type=bind,source={workdir}/tools,target=/tools,readonly '
+             'source=cache,dst=/cache type=tmpfs,target=/scratch,tmpfs-size=1m,tmpfs-mode=1777').session()
+    assert output(s, 'cat /tools/t; echo kept > /cache/f; echo gone > /scratch/f') == 'a tool\n'
+    code, _, err = run_job(s, 'echo x > /tools/t', 'ro')
+    assert code != '0' and 'ead-only' in err
+    code, _, err = run_job(s, 'exec /bin/busybox head -c 2000000 /dev/zero > /scratch/g', 'full')
+    assert code != '0' and os.path.getsize(f'{root_of(s)}/scratch/g') <= 1 << 20, err
+    s.ctl('close')
+    assert output(s, 'cat /cache/f; ls /scratch', 'later') == 'kept\n'
+    engine('rm', '-f', *engine.containers())
+    engine('volume', 'rm', 'cache')
+
+
+def test_what_is_mounted_is_in_root_too(make, engine, workdir):
+    os.mkdir(f'{workdir}/tools')
+    write(f'{workdir}/tools/t', 'a tool\n')
+    s = make(engine, backend=f'mounts = type=bind,source={workdir}/tools,target=/tools').session()
+    assert output(s, 'ln -s /tools/t t; cat t') == read(s / 't') == 'a tool\n'
+
+
+@pytest.mark.parametrize('mounts,word', [
+    ('type=npipe,source=/a,target=/b', 'npipe'), ('type=bind,source=/a,target=b', '"b"'), ('source=a', 'target'),
+    ('type=bind,source=a,target=/b', '"a"'), ('source=/a,target=/b', 'type=bind'), ('colour=red,target=/b', 'colour'),
+    ('source=a,target=/', '/workspace'), ('source=a,target=/workspace', '/workspace'),
+    ('source=a,target=/workspace/x', '/workspace'), ('source=a,target=/.wsm', '/.wsm'),
+    ('source=a,target=/.wsm/run', '/.wsm'), ('source=a,target=/proc/x', '/proc'), ('source=a,target=/b/../c', '..'),
+    ('source=a,target=/b/', '"/b/"'), ('type=tmpfs,source=a,target=/b', 'tmpfs'), ('source=a,target=/b,ro=perhaps', 'perhaps'),
+    ('type=tmpfs,target=/b,tmpfs-size=lots', 'lots'), ('type=tmpfs,target=/b,tmpfs-mode=9', 'tmpfs-mode'),
+    ('source=a,target=/b,tmpfs-size=1m', 'tmpfs-size'), ('source=a,target=/b source=c,target=/b', '/b'),
+    ('type=bind,source=/,target=/b', 'no job may see')])
+def test_a_mount_that_makes_no_sense_is_refused_by_name(make, engine, mounts, word):
+    said = mount_fails(make(engine, backend=f'mounts = {mounts}', start=False))[1]
+    assert 'mounts' in said and word in said
+
+
+@pytest.mark.parametrize('what', ['base', 'base/bob', '.', 'state', 'mnt', 'link'])
+@pytest.mark.parametrize('key', ['bind', 'mounts'])
+def test_no_mount_shows_the_files_of_other_tenants_or_the_daemons(make, engine, what, key):
+    d = make(engine, start=False)
+    os.symlink('base', f'{d.top}/link')
+    path = os.path.normpath(f'{d.top}/{what}')
+    d.set_config(f'[sandbox]\nbind = {path}:/b\n{d.config}' if key == 'bind' else
+                 f'{d.config}mounts = type=bind,source={path},target=/b\n')
+    said = mount_fails(d)[1]
+    assert key in said and 'no job may see' in said
+
+
+def test_a_path_to_be_bound_that_is_missing_is_named(make, engine):
+    s = make(engine, backend='mounts = type=bind,source=/not/there,target=/b').session()
+    s.daemon.expect('/not/there')
+    assert errno_of(s.ctl, 'provision') == 'EINVAL'
+    assert '/not/there' in s.error() and 'basedir_on_engine' not in s.error()
+
+
 # ── the container's own root ────────────────────────────────────────────────────────────────
 
 def root_of(s):
