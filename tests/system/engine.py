@@ -118,6 +118,9 @@ def running_engine(**how):
         try:
             engine.start()
         except AssertionError:
+            if engine.proc.poll() is None:
+                engine.stop()
+            engine.proc = None
             pytest.skip(f'dockerd does not start here: {engine.log()[-300:]}')
         engine.make_image()
         engine.make_host_image()

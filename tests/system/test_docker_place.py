@@ -2,6 +2,7 @@
 """Where things are for the docker backend: what the engine sees of the base directory."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import time
 import pytest
 
 import watchdog
-from engine import running_engine
+from engine import BUSYBOX, running_engine
 from harness import (ALICE_GID, ALICE_UID, BUILD, CHECKOUT, WSMFS, Session, as_alice, errno_of, mount_fails, mountinfo,
                      open_errno, read, run, sh, wait_for, write)
 from jobs import Job, output
@@ -384,6 +385,81 @@ def test_the_root_of_another_tenants_container_is_not_shown(make, engine):
     assert (read(f'{root_of(a)}/who'), read(f'{root_of(b)}/who')) == ('a\n', 'b\n')
     a.ctl('close')
     assert errno_of(read, f'{root_of(a)}/who') == 'ENOENT' and read(f'{root_of(b)}/who') == 'b\n'
+
+
+# ── odd images ──────────────────────────────────────────────────────────────────────────────
+
+def make_image(engine, name, files, *changes):
+    """Of these files alone (path → busybox, or text), and with these words of a Dockerfile."""
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(f'{root}{path}'), exist_ok=True)
+            if text == BUSYBOX:
+                shutil.copy(BUSYBOX, f'{root}{path}')
+            else:
+                write(f'{root}{path}', text)
+        tar = subprocess.run(['tar', '-C', root, '-c', '.'], stdout=subprocess.PIPE, check=True).stdout
+    words = [word for change in changes for word in ('--change', change)]
+    engine('import', *words, '-', name, stdin=tar)
+
+
+def run_argv(s, *words, name='j', **settings):
+    j = Job(s, name).make(**settings)
+    write(j / 'argv', json.dumps(words))
+    return j.exit(), j.text('stdout'), j.text('stderr')
+
+
+def test_an_image_of_one_program_and_nothing_else_runs_it(make, engine):
+    """FROM scratch: no shell, no /etc, no /tmp, no command of its own."""
+    make_image(engine, 'scratch:1', {'/busybox': BUSYBOX})
+    s = make(engine, image='scratch:1').session()
+    write(s / 'f', 'from outside\n')
+    assert run_argv(s, '/busybox', 'cat', 'f') == ('0', 'from outside\n', '')
+    assert run_argv(s, '/busybox', 'sh', '-c', 'echo inside > g; echo $PWD', name='sh') == ('0', '/workspace\n', '')
+    assert read(s / 'g') == 'inside\n'
+    code, _, err = run_job(s, 'echo x', 'line')
+    assert code not in ('0', '') and '/bin/sh' in code + err
+    assert sorted(set(os.listdir(root_of(s))) - {'.dockerenv', 'etc'}) == ['busybox']
+
+
+def test_an_image_without_a_shell_and_accounts_runs_programs_as_any_number(make, engine):
+    """As distroless ones are: a user by number, an entry point that must not run."""
+    make_image(engine, 'bare:1', {'/app/busybox': BUSYBOX, '/etc/os-release': 'ID=bare\n'}, 'USER 65532:65532',
+               'ENTRYPOINT ["/app/busybox", "false"]', 'CMD ["never"]', 'ENV PATH=/app', 'WORKDIR /app')
+    s = make(engine, image='bare:1', config='[sandbox]\nuser = 65532:65532\n').session()
+    write(s / 'f', 'from outside\n')
+    assert run_argv(s, 'busybox', 'id') == ('0', 'uid=65532 gid=65532\n', '')
+    assert run_argv(s, 'busybox', 'cat', 'f', name='cat') == ('0', 'from outside\n', '')
+    assert run_argv(s, 'busybox', 'sh', '-c', 'echo inside > g', name='sh')[0] == '0'
+    write(s / 'g', 'outside again\n')
+    assert run_argv(s, 'busybox', 'cat', 'g', name='again') == ('0', 'outside again\n', '')
+    begin = time.monotonic()
+    s.ctl('close')
+    assert time.monotonic() - begin < 5 and engine.containers() == []
+
+
+def test_an_images_own_entry_point_volume_and_health_check_do_nothing(make, engine):
+    make_image(engine, 'loud:1', {'/bin/busybox': BUSYBOX, '/bin/sh': BUSYBOX},
+               'ENTRYPOINT ["/bin/busybox", "touch", "/workspace/started"]', 'VOLUME /workspace /data',
+               'HEALTHCHECK --interval=1s CMD ["/bin/busybox", "touch", "/workspace/checked"]')
+    s = make(engine, image='loud:1').session()
+    write(s / 'f', 'x')
+    assert output(s, 'echo y > g; /bin/busybox ls') == 'f\ng\n'
+    volumes = engine('volume', 'ls', '-q').split()
+    assert len(volumes) == 1
+    s.ctl('close')
+    assert engine('volume', 'ls', '-q').split() == []
+
+
+def test_a_read_only_root_changes_nothing_but_that(make, engine):
+    s = make(engine, backend='read_only = on\nmounts = type=tmpfs,target=/tmp').session()
+    write(s / 'f', 'from outside\n')
+    assert output(s, 'cat f; echo inside > g; echo x > /tmp/x') == 'from outside\n'
+    code, _, err = run_job(s, 'echo x > /x', 'root')
+    assert code != '0' and 'ead-only' in err
+    assert read(f'{root_of(s)}/etc/passwd').startswith('root:')
+    s.ctl('close')
+    assert output(s, 'cat g', 'later') == 'inside\n'
 
 
 # ── the daemon in a container ───────────────────────────────────────────────────────────────
