@@ -14,7 +14,8 @@
 #include "fs/base/timers.h"
 
 #define ROUNDS      20       /* of finding, making and starting, while others do the same */
-#define GUEST_NS    30000000000ll /* for a started guest to listen */
+#define GUEST_NS    30000000000ll /* for a started guest to listen, */
+#define RUNNING_NS  5000000000ll  /* and for one whose container ran before: somebody may just have started it */
 #define NAP_FIRST_NS 2000000
 #define NAP_MOST_NS  50000000
 
@@ -205,23 +206,26 @@ static int run_container(struct docker *d, const struct backend_workspace *w, st
     return r == 0 ? 0 : err_set(e, r == -EAGAIN ? -EIO : r, "%s", why.text);
 }
 
-/* Why no guest listens: its container may have ended at once. */
-static int guest_missing(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+/* Why no guest listens: its container may have ended at once. -ESTALE: one that ran before has. */
+static int guest_missing(struct docker *d, const struct backend_workspace *w, const struct effort *f, struct err *e)
 {
     struct container c;
-    int r = container_look(d, w, p, &c, e);
+    int r = container_look(d, w, f->progress, &c, e);
 
     if (r < 0)
         return r;
     if (c.state == CONTAINER_RUNNING) /* perhaps it listens, where the engine sees another directory */
-        return (r = docker_check_seen(d, w, c.id, p, e)) < 0 ? r : -EAGAIN;
+        return (r = docker_check_seen(d, w, c.id, f->progress, e)) < 0 ? r : -EAGAIN;
+    if (!f->started)
+        return -ESTALE;
     return err_set(e, -EIO, "the guest does not run in the container: %s", *c.trouble ? c.trouble : "it is gone");
 }
 
 /* A connection, as soon as the guest listens. */
-static int wait_for_guest(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+static int wait_for_guest(struct docker *d, const struct backend_workspace *w, const struct effort *f, struct err *e)
 {
-    int64_t end_ns = clock_ns() + GUEST_NS, pause_ns = NAP_FIRST_NS;
+    struct backend_progress *p = f->progress;
+    int64_t end_ns = clock_ns() + (f->started ? GUEST_NS : RUNNING_NS), pause_ns = NAP_FIRST_NS;
     struct err why;
     int r = -EAGAIN;
 
@@ -230,22 +234,27 @@ static int wait_for_guest(struct docker *d, const struct backend_workspace *w, s
         int fd = docker_connect(d, w, &why);
         if (fd >= 0)
             return fd;
-        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, p, e)) != -EAGAIN)
+        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, f, e)) != -EAGAIN)
             return r;
         nap(pause_ns);
         pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
     }
     return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled")
-                           : err_set(e, -EIO, "the guest in the container does not listen");
+                           : err_set(e, -EIO, "the guest in the container does not listen: close the workspace "
+                                             "to have a new one");
 }
 
 static int bring_up(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
-    int r = docker_place_run(d, w, e);
+    int r = docker_place_run(d, w, e), fd = -ESTALE;
 
-    if (r == 0)
+    /* One that was there may have been about to go, by somebody else's hand. */
+    while (r == 0 && fd == -ESTALE) {
         r = run_container(d, w, f, e);
-    return r < 0 ? r : wait_for_guest(d, w, f->progress, e);
+        if (r == 0)
+            fd = wait_for_guest(d, w, f, e);
+    }
+    return r < 0 ? r : fd;
 }
 
 static int release(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)
