@@ -139,6 +139,26 @@ static void nap(int64_t ns)
     nanosleep(&t, NULL);
 }
 
+/* What failed with a container that somebody is removing, or starting, at this moment says nothing: -EAGAIN. */
+static int unless_moved(struct docker *d, const struct backend_workspace *w, const struct container *c,
+                        struct backend_progress *p, int r, const struct err *why, struct err *e)
+{
+    struct container now;
+
+    if (container_look(d, w, p, &now, NULL) == 0 && (now.state != c->state || strcmp(now.id, c->id) != 0))
+        return -EAGAIN;
+    return err_set(e, r, "%s", why->text);
+}
+
+static int check_seen(struct docker *d, const struct backend_workspace *w, const struct container *c,
+                      struct backend_progress *p, struct err *e)
+{
+    struct err why = { 0 };
+    int r = docker_check_seen(d, w, c->id, p, &why);
+
+    return r == 0 ? 0 : unless_moved(d, w, c, p, r, &why, e);
+}
+
 /* One step towards a running container. 0: it runs; -EAGAIN: look again. */
 static int step(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
@@ -175,7 +195,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     r = docker_remove_run(d, w, e); /* what an earlier run has left there, which may be anything */
     if (r == 0)
         r = docker_place_run(d, w, e);
-    if (r == 0 && (r = docker_check_seen(d, w, c.id, f->progress, e)) < 0)
+    if (r == 0 && (r = check_seen(d, w, &c, f->progress, e)) < 0 && r != -EAGAIN)
         container_end(d, c.id, 0, NULL);
     if (r < 0)
         return r;
@@ -184,7 +204,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     r = container_start(d, c.id, f->progress, &why);
     if (r == -ENOENT)
         return -EAGAIN; /* somebody has removed it */
-    return r < 0 ? err_set(e, r, "%s", why.text) : 0;
+    return r < 0 ? unless_moved(d, w, &c, f->progress, r, &why, e) : 0;
 }
 
 static int run_container(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
@@ -214,8 +234,10 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, co
 
     if (r < 0)
         return r;
-    if (c.state == CONTAINER_RUNNING) /* perhaps it listens, where the engine sees another directory */
-        return (r = docker_check_seen(d, w, c.id, f->progress, e)) < 0 ? r : -EAGAIN;
+    if (c.state == CONTAINER_RUNNING) { /* perhaps it listens, where the engine sees another directory */
+        r = check_seen(d, w, &c, f->progress, e);
+        return r == 0 ? -EAGAIN : r;
+    }
     if (!f->started)
         return -ESTALE;
     return err_set(e, -EIO, "the guest does not run in the container: %s", *c.trouble ? c.trouble : "it is gone");
