@@ -189,6 +189,27 @@ static void ping_quiet(struct link *l, int64_t now)
     request_queue(l, r);
 }
 
+/* Whether anybody waits for something that the guest is to say. */
+static bool is_awaited(const struct link *l)
+{
+    if (!list_empty(&l->sent) || !list_empty(&l->unsent))
+        return true;
+    list_for_each(pos, &l->jobs)
+        if (!container_of(pos, struct link_job, all)->exited)
+            return true;
+    return false;
+}
+
+void link_expect(struct link *l)
+{
+    int64_t now = link_now_ns();
+
+    if (l->fd < 0 || !l->greeted || l->ping_ns || now - l->heard_ns < QUIET_NS)
+        return;
+    l->heard_ns = now - QUIET_NS; /* the silence so far says nothing: nothing was asked */
+    link_wake_at(l->loop, now);
+}
+
 static void check_quiet(struct link *l, int64_t now)
 {
     if (!l->greeted) {
@@ -202,8 +223,11 @@ static void check_quiet(struct link *l, int64_t now)
         link_break(l, -ETIMEDOUT, "the guest does not answer");
         return;
     }
-    if (now - l->heard_ns >= QUIET_NS && !l->ping_ns)
+    if (now - l->heard_ns >= QUIET_NS && !l->ping_ns) {
+        if (!is_awaited(l))
+            return; /* both sides sleep until link_expect() */
         ping_quiet(l, now);
+    }
     link_wake_at(l->loop, l->heard_ns + (l->ping_ns ? 2 : 1) * QUIET_NS);
 }
 

@@ -159,6 +159,8 @@ void link_start_connect(struct link *l);
 void link_break(struct link *l, int code, const char *why);
 /* The guest broke the protocol. */
 void link_bad(struct link *l, const char *why);
+/* Something is asked for now: after a long silence a sign of life is asked for too, at once. */
+void link_expect(struct link *l);
 /* The end of the sandbox. */
 void link_lose(struct link *l, int code, const char *why);
 void link_deadlines(struct link *l, int64_t now_ns);

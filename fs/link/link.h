@@ -127,7 +127,9 @@ enum link_state link_state(struct link *l, struct link_guest *g);
 
 /* Asks the guest for a sign of life; `done` gets 0 and the time it took, or -errno when the link is
  * lost or closed. Waits as long as the link is broken. -ENOMEM: `done` will not be called. The link
- * does this by itself too when nothing has been heard for LINK_QUIET_S. */
+ * does this by itself too when nothing has been heard for LINK_QUIET_S while a job runs or a request has
+ * no answer; without an answer for as long again it connects anew. A link that nobody waits for is
+ * silent, so that idle sandboxes cost nothing; the next request asks for a sign of life with it. */
 int link_ping(struct link *l, void (*done)(void *arg, int status, int64_t took_ns), void *arg);
 #define LINK_QUIET_S 15
 

@@ -39,6 +39,7 @@ void request_queue(struct link *l, struct request *r)
         return;
     }
     list_append(&l->unsent, &r->links);
+    link_expect(l);
     link_busy(l);
 }
 
