@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import tempfile
 
-import pytest
-
 from harness import run, wait_for
 
 BUSYBOX = '/bin/busybox'
@@ -110,6 +108,8 @@ class Engine:
 @contextlib.contextmanager
 def running_engine(**how):
     """Skips where there is no dockerd; the words are Engine's."""
+    import pytest  # pylint: disable=import-outside-toplevel; the benchmarks start an engine without it
+
     if not shutil.which('dockerd') or not shutil.which('docker') or not os.path.exists(BUSYBOX):
         pytest.skip('no dockerd, docker or busybox here')
     top = tempfile.mkdtemp(prefix='wsmfs-engine-')

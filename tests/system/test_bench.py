@@ -10,16 +10,19 @@ import sys
 import pytest
 
 import harness
+from engine import running_engine
 
 sys.path.insert(0, f'{harness.CHECKOUT}/tests/bench')
 # pylint: disable=wrong-import-position
 import commands  # noqa: E402
+import dockerways  # noqa: E402
 import report  # noqa: E402
 
 pytestmark = pytest.mark.root
 
 COMMAND = f'{harness.CHECKOUT}/tests/bench/files'
 JOBS_COMMAND = f'{harness.CHECKOUT}/tests/bench/jobs'
+DOCKER_COMMAND = f'{harness.CHECKOUT}/tests/bench/docker'
 KNOWN_OPEN = 'open + read + close of a known file'
 KNOWN_STAT = 'stat of a known file'
 
@@ -171,3 +174,56 @@ def test_the_document_has_a_place_for_every_table_of_jobs(tmp_path):
         written = copy.read_text()
         assert written.count('| the row | wsmfs | ms | 4.00 | 2.00 of posix_spawn |') == len(commands.GROUPS)
         assert written.count('FACTS') == len(commands.GROUPS)
+
+
+@pytest.mark.timeout(180)
+def test_the_benchmark_of_containers_measures_every_group_and_ends_its_engine(top):
+    with running_engine():  # else it is skipped
+        pass
+    place = f'{top}/bench-docker'
+    os.mkdir(place)
+    found, text = run_bench(place, command=DOCKER_COMMAND)
+    left = os.listdir(place)
+    assert left == ['figures.json'], 'the benchmark left something behind'
+    assert not harness.processes_of(place)
+    harness.remove_tree(place)
+    assert list(found['groups']) == list(dockerways.GROUPS)
+    for name, rows in found['groups'].items():
+        for row in rows:
+            assert row['title'] in text and row['values'], row
+        if name != 'docker at scale':
+            assert any(row['ratios'][way] for row in rows for way in dockerways.Figures.ours if way in row['values']), name
+
+
+def test_an_aim_for_containers_is_a_figure_or_a_ratio():
+    row = dockerways.Figures('x', 'ms', False, dockerways.EXEC, aim_ratio=0.05)
+    for value in (60, 80):
+        row.add(dockerways.EXEC, value)
+        row.add(dockerways.CMD, value / 25)
+        row.add(dockerways.ARGV, value / 15)
+    assert [row.met(way) for way in (dockerways.EXEC, dockerways.CMD, dockerways.ARGV)] == ['', 'yes', 'no']
+    more = dockerways.Figures('x', 'MiB/s', True, dockerways.LOCAL, aim_ratio=0.9)
+    for value in (100, 200):
+        more.add(dockerways.LOCAL, value)
+        more.add(dockerways.WSMFS, value * 0.95)
+    assert more.met(dockerways.WSMFS) == 'yes'
+    idle = dockerways.Figures('x', 'ms', False, aim=0)
+    idle.add(dockerways.WSMFS, 0)
+    assert idle.met(dockerways.WSMFS) == 'yes'
+    idle.values[dockerways.WSMFS] = [0.1]
+    assert idle.met(dockerways.WSMFS) == 'no'
+
+
+def test_the_document_has_a_place_for_every_table_of_containers(tmp_path):
+    copy = tmp_path / 'copy.md'
+    with open(f'{harness.CHECKOUT}/docs/benchmarks.md', encoding='utf-8') as f:
+        copy.write_text(f.read())
+    row = dockerways.Figures('the row', 'ms', False, dockerways.EXEC)
+    for value in (2, 3, 4):
+        row.add(dockerways.EXEC, value)
+        row.add(dockerways.WSMFS, value / 2)
+    for _ in range(2):  # what stands there is replaced
+        dockerways.write_document(str(copy), dict.fromkeys(dockerways.GROUPS, [row]), 'FACTS')
+    written = copy.read_text()
+    assert written.count('| the row | wsmfs | ms | 1.50 | 1.25 to 1.75 | 0.500 of docker exec |') == len(dockerways.GROUPS)
+    assert written.count('FACTS') == len(dockerways.GROUPS)
