@@ -18,6 +18,7 @@
 #define HEADER_MS        60000       /* for the header of an answer that may then take any time */
 #define API_NEWEST_MINOR 47u         /* of version 1, that we were written against */
 #define QUEUE_NAP_NS     20000000
+#define TOO_LARGE        ((CURLcode)100) /* CURLE_TOO_LARGE, of newer versions */
 
 struct engine {
     struct engine_address at;
@@ -234,6 +235,9 @@ static int fault(const struct exchange *x, struct err *e)
         return err_set(e, -EPROTO, "the Docker engine at %s answers %s with what is no JSON object", name,
                        words_of(x, words));
     default:
+        if (!x->answer.complete)
+            return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off in a header (%s)", name,
+                           words_of(x, words));
         return err_set(e, -EPROTO, "the answer of the Docker engine at %s to %s was cut short", name, words_of(x, words));
     }
 }
@@ -275,7 +279,7 @@ static bool is_about_certificates(const struct exchange *x, CURLcode code)
 {
     static const CURLcode codes[] = { CURLE_SSL_CONNECT_ERROR, CURLE_SSL_CERTPROBLEM, CURLE_PEER_FAILED_VERIFICATION,
                                       CURLE_SSL_CACERT_BADFILE, CURLE_SSL_ISSUER_ERROR, CURLE_SSL_CIPHER,
-                                      CURLE_SSL_INVALIDCERTSTATUS };
+                                      CURLE_SSL_INVALIDCERTSTATUS, CURLE_SSL_CLIENTCERT };
 
     for (size_t i = 0; i < array_size(codes); i++)
         if (code == codes[i])
@@ -296,18 +300,19 @@ static int broke(const struct exchange *x, CURLcode code, struct err *e)
     const char *name = x->engine->name, *why = *x->why ? x->why : curl_easy_strerror(code);
     char words[120];
     bool lost = code == CURLE_GOT_NOTHING || code == CURLE_SEND_ERROR || code == CURLE_PARTIAL_FILE ||
-                (code == CURLE_RECV_ERROR && system_error(x));
+                (code == CURLE_RECV_ERROR && (system_error(x) || strstr(x->why, "Recv failure")));
+    bool large = code == CURLE_OUT_OF_MEMORY || code == TOO_LARGE;
 
-    if (lost && x->answer.status == 101)
+    if (x->answer.status == 101)
         return no_engine(x, e);
     if (lost)
         return err_set(e, -EHOSTUNREACH, "the connection to the Docker engine at %s broke off: %s (%s)", name, why,
                        words_of(x, words));
     /* A line of the header that is longer than libcurl takes ends like this. */
-    if (code == CURLE_OUT_OF_MEMORY && x->answer.complete)
+    if (large && x->answer.complete)
         return err_set(e, -ENOMEM, "out of memory");
     return err_set(e, -EPROTO, "what listens at %s does not answer like a Docker engine: %s", name,
-                   code == CURLE_OUT_OF_MEMORY ? "its header is too large" : why);
+                   large ? "its header is too large" : why);
 }
 
 static int transfer_failed(const struct exchange *x, CURLcode code, struct err *e)

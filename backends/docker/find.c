@@ -120,7 +120,12 @@ static int set_from_environment(struct engine_address *a, const char *host, stru
         return r;
     a->unchecked = !verify;
     config = dir ? NULL : docker_config_dir();
-    return dir || config ? set_certificates(a, dir ? dir : config, e) : err_set(e, -ENOMEM, "out of memory");
+    if (!dir)
+        dir = config;
+    r = dir ? set_certificates(a, dir, e) : err_set(e, -ENOMEM, "out of memory");
+    if (r == 0 && verify && !a->ca) /* any authority of this machine's would do then, which nobody means */
+        return err_set(e, -EINVAL, "DOCKER_TLS_VERIFY is set, and there is no ca.pem in %s", dir);
+    return r;
 }
 
 /* ── all of it ───────────────────────────────────────────────────────────────────────────── */

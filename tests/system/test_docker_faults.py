@@ -78,7 +78,7 @@ BAD_ANSWERS = {
     'look: another protocol': (LOOK, lambda: Say('HTTP/1.1 101 Now\r\nUpgrade: tcp\r\n\r\n'), 'EIO', '101'),
     'look: endless': (LOOK, lambda: Say('HTTP/1.1 200 OK\r\n\r\n', b'x' * 65536), 'EIO', 'without end'),
     'look: an endless header': (LOOK, lambda: Say('HTTP/1.1 200 OK\r\n', b'A: b\r\n' * 4096), 'EIO', 'answer'),
-    'look: cut in the header': (LOOK, lambda: Cut(30), 'EIO', 'cut short'),
+    'look: cut in the header': (LOOK, lambda: Cut(30), 'EHOSTUNREACH', 'broke off'),
     'create: cut in the body': (CREATE, lambda: Cut(260), 'EHOSTUNREACH', 'broke off'),
     'create: nothing of it is told': (CREATE, lambda: Cut(0), 'EHOSTUNREACH', 'broke off'),
     'create: no id': (CREATE, lambda: status(201, '{}'), 'EIO', 'makes no sense'),
@@ -229,7 +229,7 @@ def test_a_black_hole_for_an_engine_harms_no_files_and_no_running_job(faulty, pr
 
 BAD_ENDS = {
     'the look is a web server': (LOOK, lambda: status(200, HTML), 'EPROTO'),
-    'the look is cut': (LOOK, lambda: Cut(100), 'EPROTO'),
+    'the look is cut': (LOOK, lambda: Cut(100), 'EHOSTUNREACH'),
     'nobody has that page': (LOOK, lambda: status(404, HTML), 'EPROTO'),
     'the removal is a web server': (REMOVE, lambda: status(200, HTML), 'EPROTO'),
     'nobody removes such pages': (REMOVE, lambda: status(404, HTML), 'EPROTO'),

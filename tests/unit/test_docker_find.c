@@ -143,6 +143,9 @@ static void test_certificates(void **state)
     assert_null(a.key);
     assert_false(a.unchecked);
     engine_address_finish(&a);
+    setenv("DOCKER_CERT_PATH", "/nowhere", 1);
+    refuse("tcp://example", "no ca.pem in /nowhere");
+    unsetenv("DOCKER_CERT_PATH");
     unsetenv("DOCKER_TLS_VERIFY");
     setenv("DOCKER_TLS", "1", 1);
     assert_int_equal(engine_find("tcp://example", &a, &e), 0);
