@@ -15,6 +15,12 @@
  * STREAM comes while it is ready, whenever a job needs its guest; a job's commands and their output
  * go over that stream and are no business of the backend.
  *
+ * Others can end a sandbox, or halt it, behind our back. A backend that is told of such things passes
+ * that on by `noticed`; the core then asks LOOK what has become of the sandbox. A ready workspace whose
+ * sandbox is gone has failed, with LOOK's sentence, and is provisioned again at its next use; one that
+ * was halted while its jobs run is provisioned at once, which lets it go on. Without any of this it is
+ * found out at the next use, by STREAM.
+ *
  * FILES_OPEN comes before PROVISION where the files lie on this host anyway (files_wait false): an
  * access then waits for nothing. Where they do not (files_wait true) it comes after it, and callers
  * wait.
@@ -49,6 +55,15 @@ struct backend_mount {
     bool    read_only;    /* nothing may be made or removed */
     const char *mountpoint; /* absolute */
     bool    confine;      /* false: jobs are plain processes of this host, which somebody said */
+
+    /* To be called with `core` when something may have happened to the sandbox of the workspace `id`
+     * (NULL: to any, as after the time in which nothing could be heard). It is no claim: LOOK is asked,
+     * where it matters, so calls that were not needed cost little and the backend's own doings need no
+     * care. `text`: a sentence for `events`, of what leaves no trace that LOOK would find; else NULL.
+     * Any thread of the backend's own, never waits; from the first call of LIST until finish() returns.
+     * NULL for check(). */
+    void  (*noticed)(void *core, const char *id, const char *text);
+    void   *core;
 };
 
 /* Which workspace a callback is about. Strings stay valid during the call. */
@@ -187,6 +202,12 @@ struct backend {
      * that serves the mount, beside other callbacks for the workspace; must not wait for anybody. Absent:
      * root_look never says OWN. */
     int (*root_open)(void *state, const struct backend_workspace *w);
+
+    /* What has become of the sandbox that PROVISION has made, beside other callbacks for the workspace: changes
+     * nothing. 0: it runs. -ENXIO: it is gone, or has ended, with a sentence that says how; what ran in it is
+     * lost. -EHOSTDOWN: it was halted, with a sentence, and PROVISION lets it go on. Anything else: it cannot be
+     * told, which changes nothing. May block. Absent: `noticed` does nothing but tell its text. */
+    int (*look)(void *state, const struct backend_workspace *w, struct err *e);
 };
 
 #endif

@@ -155,8 +155,23 @@ static void on_stop_jobs(struct workspace *ws, void *arg)
         jobs_stop_workspace(fs->jobs, ws);
 }
 
+static bool on_leave_jobs(struct workspace *ws, void *arg)
+{
+    struct fs *fs = arg;
+    return fs->jobs && jobs_leave_workspace(fs->jobs, ws);
+}
+
+static void on_sandbox_lost(struct workspace *ws, void *arg)
+{
+    struct fs *fs = arg;
+    if (fs->jobs)
+        jobs_sandbox_lost(fs->jobs, ws);
+}
+
 static const struct manager_hooks hooks = {
     .stop_jobs = on_stop_jobs,
+    .leave_jobs = on_leave_jobs,
+    .sandbox_lost = on_sandbox_lost,
     .closed = hostdir_closed,
     .emptied = hostdir_emptied,
     .rebound = tree_rebound,

@@ -402,6 +402,81 @@ void jobs_stop_workspace(struct jobs *js, struct workspace *ws)
     guest_unref(g);
 }
 
+/* ── leaving it to another mount ─────────────────────────────────────────────────────────── */
+
+static void on_listed(void *arg, const struct link_listed *j)
+{
+    struct guest *g = arg;
+
+    if (j->mine || j->ended)
+        return;
+    pthread_mutex_lock(&g->lock);
+    g->others = true;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void on_list_end(void *arg, int status, const char *text)
+{
+    struct guest *g = arg;
+
+    (void)text;
+    pthread_mutex_lock(&g->lock);
+    g->listing = false;
+    g->others = g->others && status == 0;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    guest_unref(g);
+}
+
+static bool has_listed(const struct guest *g) { return !g->listing; }
+
+/* Whether jobs of another host run there, and none of ours. */
+static bool is_anothers(struct guest *g)
+{
+    scoped_lock(&g->lock);
+
+    if (!wait_until(g, answers, clock_ns() + ANSWER_NS) || !g->up || !g->link || !list_empty(&g->running))
+        return false;
+    g->listing = true;
+    g->others = false;
+    guest_ref(g); /* until on_list_end */
+    if (link_list(g->link, on_listed, on_list_end, g) < 0) {
+        g->listing = false;
+        atomic_fetch_sub(&g->refs, 1);
+        return false;
+    }
+    return wait_until(g, has_listed, clock_ns() + ANSWER_NS) && g->others && list_empty(&g->running);
+}
+
+bool jobs_leave_workspace(struct jobs *js, struct workspace *ws)
+{
+    struct guest *g = guest_get(js, ws, false);
+    bool left = g && is_anothers(g);
+
+    if (left) {
+        leave_workspace(g);
+        close_link(g);
+        guest_fail_waiting(g, &(struct err){ .code = -ECANCELED, .text = "the workspace was closed" }, true);
+        wait_closed(g);
+    }
+    if (g)
+        guest_unref(g);
+    return left;
+}
+
+void jobs_sandbox_lost(struct jobs *js, struct workspace *ws)
+{
+    struct guest *g = guest_peek(js, ws);
+
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->lock);
+    if (g->link)
+        link_hurry(g->link);
+    pthread_mutex_unlock(&g->lock);
+    guest_unref(g);
+}
+
 /* ── the end of the daemon ───────────────────────────────────────────────────────────────── */
 
 static struct guest *any_guest(struct jobs *js)

@@ -114,6 +114,8 @@ struct guest {
     bool  stopping;          /* the workspace is being closed: no job is spawned any more */
     bool  gone;              /* lost, failed or ended: no job comes in any more */
     bool  closed;            /* the link's last callback is over */
+    bool  listing;           /* it has been asked which jobs it has … */
+    bool  others;            /* … and some of another host run */
     struct link_id instance; /* once it was up */
     enum guest_setup setup;
     struct link_id   setup_key; /* of the job that sets it up, while it does */

@@ -54,6 +54,11 @@ void jobs_destroy(struct jobs *js);
 /* The workspace is being closed: its jobs get TERM, KILL after `grace`, then its guest ends. Waits
  * until all of them have ended: on a thread that may take long. */
 void jobs_stop_workspace(struct jobs *js, struct workspace *ws);
+/* The same, where the sandbox is another mount's as well: when jobs of that one run there, and none of this one,
+ * lets go of the sandbox and returns true; else false, and nothing was done. Waits for the guest to tell. */
+bool jobs_leave_workspace(struct jobs *js, struct workspace *ws);
+/* Somebody has ended its sandbox: the guest is asked for at once, and when it is gone its jobs end as lost. */
+void jobs_sandbox_lost(struct jobs *js, struct workspace *ws);
 /* A session's name was forgotten: so are its jobs. */
 void jobs_forget_session(struct jobs *js, struct place *agent, const char *name);
 

@@ -210,17 +210,26 @@ void link_expect(struct link *l)
     link_wake_at(l->loop, now);
 }
 
+/* One that is slow for once is slow; one that stays silent is halted, or has lost its wits. */
+static void silence(struct link *l, const char *why)
+{
+    if (++l->silent >= LINK_SILENT_MAX)
+        link_lose(l, -ETIMEDOUT, "the sandbox hangs: its guest has not answered for more than a minute");
+    else
+        link_break(l, -ETIMEDOUT, why);
+}
+
 static void check_quiet(struct link *l, int64_t now)
 {
     if (!l->greeted) {
         if (now - l->up_ns >= HELLO_NS)
-            link_break(l, -ETIMEDOUT, "the guest does not greet");
+            silence(l, "the guest does not greet");
         else
             link_wake_at(l->loop, l->up_ns + HELLO_NS);
         return;
     }
     if (now - l->heard_ns >= 2 * QUIET_NS && l->ping_ns) {
-        link_break(l, -ETIMEDOUT, "the guest does not answer");
+        silence(l, "the guest does not answer");
         return;
     }
     if (now - l->heard_ns >= QUIET_NS && !l->ping_ns) {
@@ -280,6 +289,18 @@ static void on_close(struct link_call *c)
     link_unref(l);
 }
 
+static void on_hurry(struct link_call *c)
+{
+    struct link *l = container_of(c, struct link, hurry_call);
+
+    {
+        scoped_lock(&l->loop->lock);
+        l->hurry_queued = false;
+    }
+    if (l->retry_ns)
+        link_start_connect(l);
+}
+
 static struct link *alloc_link(struct link_loop *loop, const struct link_setup *s)
 {
     struct link *l = calloc(1, sizeof(*l));
@@ -315,9 +336,23 @@ struct link *link_open(struct link_loop *loop, const struct link_setup *s)
         return NULL;
     l->open_call.run = on_open;
     l->close_call.run = on_close;
+    l->hurry_call.run = on_hurry;
     atomic_fetch_add(&loop->n_links, 1);
     link_loop_call(loop, &l->open_call);
     return l;
+}
+
+void link_hurry(struct link *l)
+{
+    bool queue;
+
+    {
+        scoped_lock(&l->loop->lock);
+        queue = !l->hurry_queued;
+        l->hurry_queued = true;
+    }
+    if (queue)
+        link_loop_call(l->loop, &l->hurry_call);
 }
 
 void link_close(struct link *l) { link_loop_call(l->loop, &l->close_call); }

@@ -82,13 +82,15 @@ struct link {
     bool         pinned;      /* guest.instance must not change any more */
 
     struct task  connect_task;
-    struct link_call connected_call, open_call, close_call;
+    struct link_call connected_call, open_call, close_call, hurry_call;
+    bool         hurry_queued; /* hurry_call is on its way: the loop's lock */
     int          connect_result; /* descriptor or -errno, of the task */
     struct err   connect_err;
     bool         connecting;
     int64_t      retry_ns, pause_ns; /* when to connect again (0: not now); the next pause */
     const char  *broken_rule; /* set by the handling of an answer that breaks the protocol */
     unsigned     bad;         /* breaks of the protocol in a row */
+    unsigned     silent;      /* connections in a row over which nothing came in time */
 
     int          fd;          /* -1: no connection */
     bool         readable, writable, greeted;

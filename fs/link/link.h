@@ -100,7 +100,7 @@ struct link_ops {
     /* It broke; being mended. Also after each attempt that failed: `e` says why. Absent as above. */
     void (*down)(struct link *l, void *arg, const struct err *e);
     /* The sandbox with all its jobs is gone: connect said so, or another guest answered, or the
-     * guest speaks another protocol (-EPROTO). Each job has had its `exited` (LINK_END_LOST) just
+     * guest speaks another protocol (-EPROTO), or hangs (-ETIMEDOUT). Each job has had its `exited` (LINK_END_LOST) just
      * before. Open a new link if another guest will do. Absent as above. */
     void (*lost)(struct link *l, void *arg, const struct err *e);
     /* The last callback, after link_close(): the owner may free `arg`. Never absent. */
@@ -132,6 +132,12 @@ enum link_state link_state(struct link *l, struct link_guest *g);
  * silent, so that idle sandboxes cost nothing; the next request asks for a sign of life with it. */
 int link_ping(struct link *l, void (*done)(void *arg, int status, int64_t took_ns), void *arg);
 #define LINK_QUIET_S 15
+/* After so many connections in a row over which nothing came in time, a minute and a half or more, the guest
+ * hangs for good and its link is lost. */
+#define LINK_SILENT_MAX 3
+
+/* Something may have happened to the sandbox: a broken link does not wait any longer before it connects again. */
+void link_hurry(struct link *l);
 
 /* Asks the guest to end: TERM to every job, KILL after `grace_ms`, then it exits, which ends the
  * sandbox where it is the first process. Exits of jobs are still delivered. `done` is called when it

@@ -200,6 +200,7 @@ void link_receive(struct link *l)
             link_break(l, -ECONNRESET, "the guest hung up");
         } else if (n > 0) {
             l->heard_ns = link_now_ns();
+            l->silent = 0;
             if (before)
                 memcpy(buf, l->partial, before);
             parse(l, buf, before + (size_t)n);

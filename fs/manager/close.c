@@ -18,6 +18,7 @@ struct closing {
     bool         started;   /* nobody is inside, no attempt runs; ws->lock */
     atomic_bool  destroy;   /* asked for; set under ws->lock */
     bool         destroyed; /* done */
+    bool         left;      /* the sandbox is in use by another mount, to which it was left */
     struct err   err;       /* how it went */
 };
 
@@ -172,13 +173,21 @@ static void next_step(struct closing *c, struct pool *pool, void (*run)(struct t
 
 static void task_files(struct task *t);
 
+/* Nobody has asked for the end of what another mount may be using. */
+static bool may_leave(const struct closing *c)
+{
+    return (c->why == CLOSE_EVICTED || c->why == CLOSE_ROOM || c->why == CLOSE_SHUTDOWN) && !atomic_load(&c->destroy);
+}
+
 /* On a thread that may take long, nobody inside: first whoever still works in the sandbox ends. */
 static void task_stop(struct task *t)
 {
     struct closing *c = container_of(t, struct closing, task);
     struct manager *m = c->ws->manager;
 
-    m->hooks.stop_jobs(c->ws, m->hooks_arg);
+    c->left = may_leave(c) && m->hooks.leave_jobs && m->hooks.leave_jobs(c->ws, m->hooks_arg);
+    if (!c->left)
+        m->hooks.stop_jobs(c->ws, m->hooks_arg);
     next_step(c, m->pool, task_files);
 }
 
@@ -272,7 +281,7 @@ static void task_release(struct task *t)
 
     err_clear(&c->err);
     workspace_describe(c->ws, &w, dir);
-    if (m->backend->close)
+    if (m->backend->close && (!c->left || atomic_load(&c->destroy)))
         r = m->backend->close(m->backend_state, &w, &c->err);
     wanted = atomic_load(&c->destroy);
     if (r == 0 && wanted)
@@ -298,6 +307,7 @@ static void say_closed(struct closing *c)
         [CLOSE_ROOM] = { "evicted", "wsmfs_evictions_total", "to make room (max_live)" },
         [CLOSE_MAX_AGE] = { "expired", "wsmfs_expirations_total", "max_age" },
         [CLOSE_SHUTDOWN] = { "closed", "wsmfs_closes_total", "the mount ends" },
+        [CLOSE_LOST] = { "closed", "wsmfs_closes_total", "its sandbox was gone" },
     };
     struct workspace *ws = c->ws;
 
@@ -307,7 +317,8 @@ static void say_closed(struct closing *c)
         return;
     }
     manager_count(ws->manager, words[c->why].counter, 1);
-    workspace_event(ws, LOG_LEVEL_INFO, words[c->why].event, words[c->why].text);
+    workspace_event(ws, LOG_LEVEL_INFO, words[c->why].event,
+                    c->left ? "its sandbox stays: jobs of another mount run in it" : words[c->why].text);
     if (c->destroyed)
         workspace_event(ws, LOG_LEVEL_INFO, "destroyed", NULL);
 }

@@ -228,6 +228,7 @@ struct workspace {
     _Atomic uint64_t tenant_ids;     /* uid << 32 | gid, or TENANT_NONE */
 
     atomic_int      state; /* enum workspace_state; written under `lock` */
+    uint64_t        moves; /* changes of it so far; `lock` */
     atomic_bool     pinned;
     _Atomic int64_t ttl_s; /* -1: the configured one */
     _Atomic int64_t created_ms;
@@ -241,6 +242,10 @@ struct workspace {
     struct closing  *closing;
     struct failure  *failure;
     bool             leftover; /* closing failed: the sandbox may still be there */
+    bool             lost;     /* failed, since the sandbox was ended or halted by somebody else */
+    bool             looking;  /* `look` is queued or runs … */
+    bool             look_again; /* … and something has happened since; also while it is being provisioned */
+    struct task      look;
     int64_t          retry_ns; /* end of the back-off */
     int64_t          backoff_ns;
     int64_t          created_ns;
@@ -390,7 +395,7 @@ void live_each(struct manager *m, void (*fn)(struct workspace *ws, void *arg), v
 
 /* ── closing and sweeping ────────────────────────────────────────────────────────────────── */
 
-enum close_why { CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN };
+enum close_why { CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN, CLOSE_LOST };
 
 struct close_request {
     enum close_why why;
@@ -426,6 +431,13 @@ int close_many(struct manager *m, const struct close_request *req, bool past_ttl
 int session_fresh(struct place *session, struct waiter *w, struct err *e);
 /* Stores the workspace's row and wakes `w` after COMMIT: MANAGER_WAIT or -ENOMEM. */
 int workspace_store_wait(struct workspace *ws, struct waiter *w, struct err *e);
+
+/* ── what others do to sandboxes ─────────────────────────────────────────────────────────── */
+
+/* The backend's `noticed`: `core` is the manager. No lock of ours may be held. */
+void manager_noticed(void *core, const char *id, const char *text);
+/* The workspace has become ready: what was noticed meanwhile is looked at now. No lock may be held. */
+void notice_ready(struct workspace *ws);
 
 /* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
 

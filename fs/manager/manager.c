@@ -78,6 +78,8 @@ static int init_backend(struct manager *m, struct err *e)
         .read_only = m->config->read_only,
         .mountpoint = m->config->mountpoint ? m->config->mountpoint : "",
         .confine = m->config->confine,
+        .noticed = manager_noticed,
+        .core = m,
     };
 
     if (m->config->busy & BUSY_PROCESSES && !m->backend->processes)
@@ -304,6 +306,7 @@ void manager_destroy(struct manager *m)
 {
     if (!m)
         return;
+    atomic_store(&m->stopping, true); /* also where no shutdown came before: nothing is noticed any more */
     /* A thread that is still in a backend uses all this memory: then it is left to the end of the
      * process. */
     if (!wait_quiet(m, true, m->quiet ? DESTROY_WAIT_S : 0)) {

@@ -263,6 +263,12 @@ struct manager_hooks {
     /* The workspace is being closed and nobody is inside: its jobs are told to end, and it returns
      * when they have and nothing uses the sandbox any more. On a thread that may take long. */
     void (*stop_jobs)(struct workspace *ws, void *arg);
+    /* Before stop_jobs, where nobody has asked for the end of what runs in the sandbox: when jobs of another mount
+     * run in it, and none of this one, lets go of it and returns true. Else false, and nothing was done. Thread as
+     * stop_jobs. */
+    bool (*leave_jobs)(struct workspace *ws, void *arg);
+    /* Somebody else has ended its sandbox: what holds a stream to it finds that out now. */
+    void (*sandbox_lost)(struct workspace *ws, void *arg);
 };
 
 /* ── life of the manager ─────────────────────────────────────────────────────────────────── */

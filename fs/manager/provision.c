@@ -126,6 +126,7 @@ struct attempt *attempt_begin_locked(struct workspace *ws)
     manager_job_begin(ws->manager);
     ws->attempt = a;
     ws->leftover = false;
+    ws->look_again = false;
     workspace_set_state_locked(ws, WS_PROVISIONING);
     return a;
 }
@@ -313,6 +314,7 @@ static void say_ready(struct attempt *a)
     workspace_store(ws);
     progress_end(ws);
     workspace_event(ws, LOG_LEVEL_INFO, "ready", a->created_ms ? "taken over" : NULL);
+    notice_ready(ws);
 }
 
 /* A time limit was over, or a close had given up on it: what came after all is released again. */

@@ -311,6 +311,8 @@ void workspace_set_state_locked(struct workspace *ws, enum workspace_state s)
     atomic_fetch_sub(&ws->manager->by_state[atomic_load(&ws->state)], 1);
     atomic_fetch_add(&ws->manager->by_state[s], 1);
     atomic_store(&ws->state, (int)s);
+    ws->moves++;
+    ws->lost = false;
     ws->state_ms = wall_ms();
 }
 
