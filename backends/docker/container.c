@@ -2,6 +2,7 @@
 /* Containers: Engine API, "Container". */
 #include <errno.h>
 #include <openssl/evp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "fs/base/cleanup.h"
 #include "fs/base/timers.h"
 
-#define LABEL     "wsmfs."
+#define LABEL     DOCKER_LABEL
 #define GONE_NS   30000000000ll /* for a removal that is under way */
 #define LOOK_NS   20000000
 #define LIST_MAX_BYTES (64u << 20) /* thousands of containers are a few MiB */
@@ -219,6 +220,15 @@ static enum container_state state_of(const char *status)
     return CONTAINER_GOING;
 }
 
+/* By the convention of shells, which the engine follows. */
+static void describe_end(int code, struct container *out)
+{
+    if (code == 128 + SIGKILL)
+        snprintf(out->trouble, sizeof(out->trouble), "it was killed (code %d)", code);
+    else
+        snprintf(out->trouble, sizeof(out->trouble), "it ended with code %d", code);
+}
+
 static void describe(const struct docker *d, const struct backend_workspace *w, struct json_object *o,
                      struct container *out)
 {
@@ -231,13 +241,14 @@ static void describe(const struct docker *d, const struct backend_workspace *w, 
                 strcmp(text_at(labels, LABEL "id", NULL), w->id) == 0;
     snprintf(out->id, sizeof(out->id), "%s", text_at(o, "Id", NULL));
     snprintf(out->spec, sizeof(out->spec), "%s", text_at(labels, LABEL "spec", NULL));
-    if (*error)
+    if (out->state == CONTAINER_GOING)
+        snprintf(out->trouble, sizeof(out->trouble), "it was removed");
+    else if (*error)
         snprintf(out->trouble, sizeof(out->trouble), "%s", error);
     else if (json_object_get_boolean(json_object_object_get(state, "OOMKilled")))
         snprintf(out->trouble, sizeof(out->trouble), "its memory was full (OOM)");
     else
-        snprintf(out->trouble, sizeof(out->trouble), "it ended with code %d",
-                 json_object_get_int(json_object_object_get(state, "ExitCode")));
+        describe_end(json_object_get_int(json_object_object_get(state, "ExitCode")), out);
 }
 
 static bool is_id(const char *id)

@@ -2,9 +2,11 @@
 #include "backends/docker/docker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,8 +16,13 @@
 #include "fs/base/timers.h"
 
 #define ROUNDS      20       /* of finding, making and starting, while others do the same */
-#define GUEST_NS    30000000000ll /* for a started guest to listen, */
-#define RUNNING_NS  5000000000ll  /* and for one whose container ran before: somebody may just have started it */
+#define BRING_UP_TRIES 3
+#define GUEST_NS    30000000000ll /* for the guest of a container that was just started to listen and greet */
+#define FOUND_NS    20000000000ll /* … and of one that was found running: it may be somebody else who has just started it */
+#define GOING_NS    120000000000ll /* for a container to go that somebody removes */
+#define DEAF_NS     3000000000ll  /* for the engine to notice the end of a container whose guest does not listen any more */
+#define QUICK_NS    200000000ll   /* for a guest that is well to greet */
+#define GREET_LOOK_MS 100
 #define NAP_FIRST_NS 2000000
 #define NAP_MOST_NS  50000000
 
@@ -25,6 +32,7 @@ static void docker_finish(void *state)
 {
     struct docker *d = state;
 
+    docker_watch_stop(d);
     engine_destroy(d->engine);
     flights_destroy(d->flights);
     docker_keys_finish(&d->keys);
@@ -91,6 +99,7 @@ struct effort {
     bool fetched;
     bool made;                         /* none was there, and we have asked for one, whatever came of that */
     bool started;                      /* it was not running before */
+    char id[CONTAINER_ID_SIZE];        /* the container that runs */
 };
 
 /* -EAGAIN: it is there now, or was to be built of what has changed since. */
@@ -159,7 +168,7 @@ static int check_seen(struct docker *d, const struct backend_workspace *w, const
     return r == 0 ? 0 : unless_moved(d, w, c, p, r, &why, e);
 }
 
-/* One step towards a running container. 0: it runs; -EAGAIN: look again. */
+/* One step towards a running container. 0: it runs; -EAGAIN: look again; -EBUSY: in a moment. */
 static int step(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
     struct container c;
@@ -169,6 +178,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
 
     if (r < 0)
         return r;
+    memcpy(f->id, c.id, sizeof(f->id));
     if (c.state == CONTAINER_ABSENT || (c.ours && (c.state == CONTAINER_CREATED || c.state == CONTAINER_EXITED))) {
         r = f->image ? 0 : image_name(d, f->progress, f->built, &f->image, e);
         if (r < 0)
@@ -184,10 +194,10 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     } else if (c.state == CONTAINER_RUNNING) {
         return 0;
     } else if (c.state == CONTAINER_PAUSED) {
+        tell(f->progress, "unpause", "");
         return container_unpause(d, c.id, f->progress, e);
     } else if (c.state == CONTAINER_GOING) {
-        nap(NAP_MOST_NS);
-        return -EAGAIN;
+        return -EBUSY;
     } else if (strcmp(spec, c.spec) != 0) {
         r = container_end(d, c.id, 0, e); /* it was made from other settings */
         return r < 0 ? r : -EAGAIN;
@@ -200,6 +210,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     if (r < 0)
         return r;
     tell(f->progress, "start", f->image);
+    memcpy(f->id, c.id, sizeof(f->id));
     f->started = true;
     r = container_start(d, c.id, f->progress, &why);
     if (r == -ENOENT)
@@ -207,20 +218,26 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
     return r < 0 ? unless_moved(d, w, &c, f->progress, r, &why, e) : 0;
 }
 
+/* A removal that is under way may take long, and has a name that we want. */
 static int run_container(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
+    int64_t end_ns = clock_ns() + GOING_NS;
     struct err why = { 0 };
     int r = docker_learn_ids(d, e);
 
     if (r < 0)
         return r;
     r = -EAGAIN;
-    for (int round = 0; r == -EAGAIN && round < ROUNDS; round++) {
+    for (int round = 0; (r == -EAGAIN && round < ROUNDS) || (r == -EBUSY && clock_ns() < end_ns); round += r == -EAGAIN) {
         if (is_cancelled(f->progress))
             return err_set(e, -ECANCELED, "cancelled");
+        if (r == -EBUSY)
+            nap(NAP_MOST_NS);
         err_clear(&why);
         r = step(d, w, f, &why);
     }
+    if (r == -EBUSY)
+        return err_set(e, -EIO, "the container %s is being removed, and that does not end", w->sandbox);
     if (r == -EAGAIN && !*why.text)
         return err_set(e, -EIO, "the container %s does not come to rest: somebody else makes and removes it", w->sandbox);
     return r == 0 ? 0 : err_set(e, r == -EAGAIN ? -EIO : r, "%s", why.text);
@@ -243,40 +260,66 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, co
     return err_set(e, -EIO, "the guest does not run in the container: %s", *c.trouble ? c.trouble : "it is gone");
 }
 
-/* A connection, as soon as the guest listens. */
+/* Whether the guest behind a new connection greets: one that hangs takes connections all the same. */
+static bool greets(int fd, int64_t end_ns, struct backend_progress *p)
+{
+    struct pollfd f = { .fd = fd, .events = POLLIN };
+    char byte;
+
+    while (clock_ns() < end_ns && !is_cancelled(p))
+        if (poll(&f, 1, GREET_LOOK_MS) > 0)
+            return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    return false;
+}
+
+/* A connection over which the guest greets, as soon as there is one. -EOWNERDEAD: no guest answers in a container
+ * that runs; -ESTALE: see above. */
 static int wait_for_guest(struct docker *d, const struct backend_workspace *w, const struct effort *f, struct err *e)
 {
     struct backend_progress *p = f->progress;
-    int64_t end_ns = clock_ns() + (f->started ? GUEST_NS : RUNNING_NS), pause_ns = NAP_FIRST_NS;
+    int64_t end_ns = clock_ns() + (f->started ? GUEST_NS : FOUND_NS), pause_ns = NAP_FIRST_NS;
     struct err why;
     int r = -EAGAIN;
 
     tell(p, "guest", "");
     while (clock_ns() < end_ns && !is_cancelled(p)) {
         int fd = docker_connect(d, w, &why);
-        if (fd >= 0)
+        if (fd >= 0 && greets(fd, end_ns, p))
             return fd;
+        if (fd >= 0)
+            close(fd);
         if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, f, e)) != -EAGAIN)
             return r;
         nap(pause_ns);
         pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
     }
     return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled")
-                           : err_set(e, -EIO, "the guest in the container does not listen: close the workspace "
-                                             "to have a new one");
+                           : err_set(e, -EOWNERDEAD, "the guest in the container does not answer");
 }
 
+static int replace(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
+{
+    tell(f->progress, "replace", "its guest does not answer");
+    log_info("the guest in the container %s (%.12s) does not answer: it is made anew", w->sandbox, f->id);
+    return container_end(d, f->id, 0, e);
+}
+
+/* A container that was there may have been about to go, by somebody else's hand. One that was found running and in
+ * which no guest answers is of no use to anybody: its guest hangs, or something else runs there. It is made anew;
+ * but not for ever. */
 static int bring_up(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
-    int r = docker_place_run(d, w, e), fd = -ESTALE;
+    int r = docker_place_run(d, w, e);
 
-    /* One that was there may have been about to go, by somebody else's hand. */
-    while (r == 0 && fd == -ESTALE) {
+    for (int tries = 0; r == 0; tries++) {
         r = run_container(d, w, f, e);
         if (r == 0)
-            fd = wait_for_guest(d, w, f, e);
+            r = wait_for_guest(d, w, f, e);
+        if ((r != -EOWNERDEAD && r != -ESTALE) || f->started || tries == BRING_UP_TRIES)
+            break;
+        r = r == -EOWNERDEAD ? replace(d, w, f, e) : 0;
     }
-    return r < 0 ? r : fd;
+    return r == -EOWNERDEAD || r == -ESTALE ? err_set(e, -EIO, "the guest in the container does not answer") : r;
 }
 
 static int release(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)
@@ -313,6 +356,36 @@ static int docker_provision(void *state, const struct backend_workspace *w, stru
     return fd;
 }
 
+/* ── what has become of it ───────────────────────────────────────────────────────────────── */
+
+static int gone(const struct container *c, struct err *e)
+{
+    return err_set(e, -ENXIO, "the container is gone: %s", *c->trouble ? c->trouble : "it was removed");
+}
+
+static int others(const struct container *c, struct err *e)
+{
+    return err_set(e, -ENXIO, "the container is gone: another one (%.12s) has its name", c->id);
+}
+
+static int docker_look(void *state, const struct backend_workspace *w, struct err *e)
+{
+    struct container c;
+    int r = container_look(state, w, NULL, &c, e);
+
+    if (r < 0)
+        return r == -ENXIO || r == -EHOSTDOWN ? -EIO : r;
+    if (c.state != CONTAINER_ABSENT && !c.ours)
+        return others(&c, e);
+    if (c.state == CONTAINER_ABSENT || c.state == CONTAINER_EXITED || c.state == CONTAINER_CREATED)
+        return gone(&c, e);
+    if (c.state == CONTAINER_PAUSED)
+        return err_set(e, -EHOSTDOWN, "the container was paused");
+    return c.state == CONTAINER_RUNNING ? 0 : -EAGAIN;
+}
+
+/* ── the stream ──────────────────────────────────────────────────────────────────────────── */
+
 /* A container may be paused behind our back, and its socket would take a connection all the same. */
 static int look_and_wake(struct docker *d, const struct backend_workspace *w, struct container *c, struct err *e)
 {
@@ -321,11 +394,30 @@ static int look_and_wake(struct docker *d, const struct backend_workspace *w, st
     return r == 0 && c->ours && c->state == CONTAINER_PAUSED ? container_unpause(d, c->id, NULL, e) : r;
 }
 
-static int docker_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+/* The container ran and nobody listened: for a moment the engine may not know yet that it has ended. */
+static int find_deaf(struct docker *d, const struct backend_workspace *w, struct err *e)
 {
-    struct docker *d = state;
+    struct err why = { 0 };
+    struct container c;
+    int fd, r;
+
+    for (int64_t end_ns = clock_ns() + DEAF_NS; clock_ns() < end_ns; nap(NAP_MOST_NS)) {
+        r = look_and_wake(d, w, &c, e);
+        if (r < 0)
+            return r;
+        if (c.state != CONTAINER_RUNNING && c.state != CONTAINER_PAUSED)
+            return gone(&c, e);
+        fd = docker_connect(d, w, &why);
+        if (fd >= 0)
+            return fd;
+    }
+    return err_set(e, -ENXIO, "the container is of no use any more: no guest listens in it");
+}
+
+/* To a guest that was there before. */
+static int reconnect(struct docker *d, const struct backend_workspace *w, struct err *e)
+{
     struct err why = { 0 }, silence = { 0 };
-    struct effort f = { 0 };
     struct container c;
     int r = look_and_wake(d, w, &c, &why), fd;
 
@@ -333,13 +425,31 @@ static int docker_stream(void *state, const struct backend_workspace *w, bool st
     fd = r < 0 || c.state != CONTAINER_ABSENT ? docker_connect(d, w, &silence) : -ENOENT;
     if (fd >= 0)
         return fd;
+    if (r < 0 && fd == -ECONNREFUSED) /* whoever listened there has ended */
+        return err_set(e, -ENXIO, "the container has ended: %s", why.text);
     if (r < 0)
-        return err_set(e, r, "%s", why.text);
-    if (start)
-        return bring_up(d, w, &f, e);
-    if (c.state == CONTAINER_RUNNING || c.state == CONTAINER_PAUSED)
-        return err_set(e, -EIO, "%s", silence.text);
-    return err_set(e, -ENXIO, "the container is gone: %s", *c.trouble ? c.trouble : "it was removed");
+        return err_set(e, r == -ENXIO ? -EIO : r, "%s", why.text);
+    if (c.state != CONTAINER_ABSENT && !c.ours)
+        return others(&c, e);
+    return c.state == CONTAINER_RUNNING || c.state == CONTAINER_PAUSED ? find_deaf(d, w, e) : gone(&c, e);
+}
+
+static int docker_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+{
+    struct docker *d = state;
+    struct effort f = { 0 };
+    struct err why;
+    int fd;
+
+    if (!start)
+        return reconnect(d, w, e);
+    /* No engine is needed where a guest answers; if one is late it may be paused, or the wrong one. */
+    fd = docker_connect(d, w, &why);
+    if (fd >= 0 && greets(fd, clock_ns() + QUICK_NS, NULL))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return bring_up(d, w, &f, e);
 }
 
 /* ── the rest ────────────────────────────────────────────────────────────────────────────── */
@@ -361,8 +471,11 @@ static int docker_destroy(void *state, const struct backend_workspace *w, struct
 static int docker_list(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
 {
     struct docker *d = state;
-    int r = container_list(d, found, arg, e);
+    int r = docker_watch_start(d);
 
+    if (r < 0)
+        log_warning("the engine's events are not followed: %s", strerror(-r));
+    r = container_list(d, found, arg, e);
     if (r == 0 && !d->mount.read_only)
         r = host_files_empty_trash(d->mount.basedir_fd, e);
     return r;
@@ -393,6 +506,7 @@ static const struct backend docker_backend = {
     .root_children = docker_root_children,
     .root_open = docker_root_open,
     .foreign_ids = true,
+    .look = docker_look,
 };
 
 /* backend.h: what a shared object exports. */

@@ -20,6 +20,7 @@
 
 #define DOCKER_WORKSPACE "/workspace"
 #define DOCKER_RUN       "/.wsm/run"
+#define DOCKER_LABEL     "wsmfs." /* what our labels begin with */
 #define DOCKER_PIDS      1024
 
 struct docker {
@@ -30,6 +31,7 @@ struct docker {
     struct flights *flights; /* of images that are being fetched */
     char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
     _Atomic pid_t pids[DOCKER_PIDS]; /* of guests, as last seen; hints, which root.c checks */
+    struct docker_watch *watch; /* NULL: not begun */
 };
 
 /* ── place.c ── */
@@ -114,6 +116,15 @@ int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err
 void container_spec(struct docker *d, const struct backend_workspace *w, const char *image, char out[24]);
 /* Calls `found` for every container of this instance. */
 int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e);
+
+/* ── events.c ── */
+
+/* Follows the engine's events from now on, on a thread of its own, and tells the core (backend_mount.noticed)
+ * when something has happened to a container of this instance. Without an engine, or without its events, nothing
+ * is told and it is tried again. Once; -errno: no thread or memory. */
+int docker_watch_start(struct docker *d);
+/* Ends that, at once. Without a start: nothing. */
+void docker_watch_stop(struct docker *d);
 
 /* ── ids.c ── */
 

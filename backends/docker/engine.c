@@ -5,6 +5,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define API_NEWEST_MINOR 47u         /* of version 1, that we were written against */
 #define QUEUE_NAP_NS     20000000
 #define TOO_LARGE        ((CURLcode)100) /* CURLE_TOO_LARGE, of newer versions */
+#define STOPPER_POLL_MS  3600000
 
 struct engine {
     struct engine_address at;
@@ -198,7 +200,7 @@ static void set_callbacks(struct exchange *x)
     curl_easy_setopt(c, CURLOPT_HEADERDATA, x);
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, x);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, x->rq->stopper ? 1L : 0L);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, x->why);
 }
 
@@ -355,6 +357,68 @@ static int take_answer(struct exchange *x, struct engine_answer *out, struct err
     return 0;
 }
 
+/* ── being stopped ───────────────────────────────────────────────────────────────────────── */
+
+struct engine_stopper {
+    CURLM      *multi;
+    atomic_bool stopped;
+};
+
+struct engine_stopper *engine_stopper_create(void)
+{
+    struct engine_stopper *s = calloc(1, sizeof(*s));
+
+    if (s)
+        s->multi = curl_multi_init();
+    if (s && s->multi)
+        return s;
+    free(s);
+    return NULL;
+}
+
+void engine_stopper_destroy(struct engine_stopper *s)
+{
+    if (!s)
+        return;
+    curl_multi_cleanup(s->multi);
+    free(s);
+}
+
+void engine_stop(struct engine_stopper *s)
+{
+    atomic_store(&s->stopped, true);
+    curl_multi_wakeup(s->multi);
+}
+
+bool engine_stopper_wait(struct engine_stopper *s, int timeout_ms)
+{
+    if (!atomic_load(&s->stopped))
+        curl_multi_poll(s->multi, NULL, 0, timeout_ms, NULL);
+    return !atomic_load(&s->stopped);
+}
+
+/* As curl_easy_perform(), which would wake every second to ask whether it was cancelled. */
+static CURLcode perform_until_stopped(struct exchange *x, struct engine_stopper *s)
+{
+    CURLcode code = CURLE_ABORTED_BY_CALLBACK;
+    int running = 1, left;
+    CURLMsg *m;
+
+    if (curl_multi_add_handle(s->multi, x->curl) != CURLM_OK)
+        return CURLE_OUT_OF_MEMORY;
+    while (running && !atomic_load(&s->stopped)) {
+        if (curl_multi_perform(s->multi, &running) != CURLM_OK)
+            break;
+        if (running)
+            curl_multi_poll(s->multi, NULL, 0, STOPPER_POLL_MS, NULL);
+    }
+    if (!running && (m = curl_multi_info_read(s->multi, &left)))
+        code = m->data.result;
+    x->cancelled = code == CURLE_ABORTED_BY_CALLBACK;
+    curl_multi_remove_handle(s->multi, x->curl);
+    return code;
+}
+
 /* A unix socket whose queue is full refuses at once, and with EAGAIN, of which libcurl makes one of these. */
 static bool is_queue_full(const struct exchange *x, CURLcode code)
 {
@@ -372,7 +436,7 @@ static CURLcode perform(struct exchange *x)
 
     do {
         x->stirred_ms = now_ms();
-        code = curl_easy_perform(x->curl);
+        code = x->rq->stopper ? perform_until_stopped(x, x->rq->stopper) : curl_easy_perform(x->curl);
         if (!is_queue_full(x, code))
             return code;
         nanosleep(&nap, NULL);
@@ -422,7 +486,8 @@ static bool parse_api(const char *text, unsigned *minor)
 static int negotiate(struct engine *en, const struct engine_request *rq, int64_t end_ms, char api[ANSWER_API_SIZE],
                      struct err *e)
 {
-    const struct engine_request ping = { .method = "GET", .path = "/_ping", .cancelled = rq->cancelled, .arg = rq->arg };
+    const struct engine_request ping = { .method = "GET", .path = "/_ping", .cancelled = rq->cancelled, .arg = rq->arg,
+                                         .stopper = rq->stopper };
     int64_t soon_ms = now_ms() + CONNECT_MS;
     struct engine_answer a = { 0 };
     cleanup_free char *url = NULL;

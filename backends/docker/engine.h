@@ -62,7 +62,18 @@ struct engine_request {
      * error of the caller's. NULL: the answer is collected. */
     bool (*line)(void *arg, struct json_object *o);
     void *arg;
+    struct engine_stopper *stopper; /* lets another thread end it, without being asked in between, nor are the
+                                    * limits of silence kept; NULL: none does */
 };
+
+/* Ends one request, or wait, at a time from another thread, for good. */
+struct engine_stopper;
+struct engine_stopper *engine_stopper_create(void); /* NULL: out of memory */
+void engine_stopper_destroy(struct engine_stopper *s);
+/* Any thread. What is under way is -ECANCELED, and so is all that comes later. */
+void engine_stop(struct engine_stopper *s);
+/* Sleeps; false: it was stopped. */
+bool engine_stopper_wait(struct engine_stopper *s, int timeout_ms);
 
 /* Makes the request, negotiating the version of the API first where that has not been done. Blocks, on
  * any thread. 0 when a whole answer came, whatever its status. With a sentence: -EHOSTUNREACH (nobody there, or
