@@ -227,6 +227,7 @@ static int run_container(struct docker *d, const struct backend_workspace *w, st
 
     if (r < 0)
         return r;
+    docker_shift_files(d, w);
     r = -EAGAIN;
     for (int round = 0; (r == -EAGAIN && round < ROUNDS) || (r == -EBUSY && clock_ns() < end_ns); round += r == -EAGAIN) {
         if (is_cancelled(f->progress))
@@ -460,7 +461,8 @@ static int docker_files_open(void *state, const struct backend_workspace *w, str
     uint32_t uid, gid;
 
     docker_keys_ids(&d->keys, &uid, &gid);
-    return host_files_open_for(d->mount.basedir_fd, w, uid, gid, d->mount.read_only, e);
+    return host_files_open_for(d->mount.basedir_fd, w, uid + atomic_load(&d->shift_uid),
+                               gid + atomic_load(&d->shift_gid), d->mount.read_only, e);
 }
 
 static int docker_destroy(void *state, const struct backend_workspace *w, struct backend_progress *p, struct err *e)

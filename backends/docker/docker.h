@@ -28,6 +28,7 @@ struct docker {
     struct docker_keys keys;
     struct engine *engine;
     atomic_int ids;        /* whose a container's are; ids.c */
+    atomic_uint shift_uid, shift_gid; /* what is added to those of its processes on this host */
     struct flights *flights; /* of images that are being fetched */
     char  *guest;          /* the program to be bound, as the engine has it; set by docker_place_guest() */
     _Atomic pid_t pids[DOCKER_PIDS]; /* of guests, as last seen; hints, which root.c checks */
@@ -128,9 +129,15 @@ void docker_watch_stop(struct docker *d);
 
 /* ── ids.c ── */
 
-/* Asks the engine, once, whether a container's root is this host's: then an ordinary user's containers must run as
- * that user, who could change nothing of what root writes. Before a container is made or compared. */
+/* Asks the engine, once, whether its containers' ids are shifted, and whether a container's root is this host's: then an
+ * ordinary user's containers must run as that user, who could change nothing of what root writes. Before a container is
+ * made or compared. */
 int docker_learn_ids(struct docker *d, struct err *e);
+/* Gives a workspace's files to the ids that its container's processes have on this host, where those are shifted
+ * (userns-remap) and the uppermost directory is not theirs yet. On a provisioning thread. */
+void docker_shift_files(const struct docker *d, const struct backend_workspace *w);
+/* The same for one directory: 0 also where nothing is shifted; -errno. */
+int docker_shift_directory(const struct docker *d, int fd);
 /* What a container's first process runs as, "UID:GID". */
 void docker_container_user(struct docker *d, char out[32]);
 

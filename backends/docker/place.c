@@ -102,7 +102,9 @@ int docker_place_run(struct docker *d, const struct backend_workspace *w, struct
 
     run_path(w, path);
     cleanup_close int fd = walk_open(d->mount.basedir_fd, path, true);
-    return fd < 0 ? err_sys(e, fd, "%s of the base directory cannot be made", path) : 0;
+    int r = fd < 0 ? fd : docker_shift_directory(d, fd);
+
+    return r < 0 ? err_sys(e, r, "%s of the base directory cannot be made", path) : 0;
 }
 
 int docker_open_run(struct docker *d, const struct backend_workspace *w)

@@ -462,6 +462,50 @@ def test_a_read_only_root_changes_nothing_but_that(make, engine):
     assert output(s, 'cat g', 'later') == 'inside\n'
 
 
+# ── shifted ids ─────────────────────────────────────────────────────────────────────────────
+
+# An engine whose containers' root is another user of the host. The directory is one through which that user can pass.
+SHIFTED = '''
+    cd {top} && chmod 711 . && echo daemon:200000:65536 > ids && mount --make-rprivate / &&
+    mount --bind ids /etc/subuid && mount --bind ids /etc/subgid && exec "$@"'''
+
+
+@pytest.fixture(scope='module', name='shifted')
+def _shifted():
+    if not os.path.exists('/etc/subuid') or not os.path.exists('/etc/subgid'):
+        pytest.skip('no /etc/subuid here')
+    with running_engine(before=['unshare', '-m', 'sh', '-c', SHIFTED, 'sh'], more=['--userns-remap=daemon']) as engine:
+        yield engine
+
+
+def owners(path):
+    return {os.lstat(f'{where}/{name}').st_uid for where, dirs, files in os.walk(path) for name in dirs + files}
+
+
+def test_with_shifted_ids_both_sides_change_each_others_files(make, shifted):
+    d = make(shifted, config=f'[user alice]\nuid = {ALICE_UID}\n', allow_other=True)
+    s = d.session()
+    as_alice(lambda: (os.makedirs(s / 'a/b'), write(s / 'a/b/f', 'outside\n'), os.symlink('/etc/shadow', s / 'l')))
+    assert output(s, 'cat a/b/f; echo inside >> a/b/f; mkdir -m 700 c; echo x > c/x; /bin/busybox rm l') == 'outside\n'
+    assert owners(f'{d.basedir}/alice/coder') == {200000}
+    assert os.stat('/etc/shadow').st_uid == 0
+    assert as_alice(lambda: (read(s / 'a/b/f'), read(s / 'c/x'))) == ('outside\ninside\n', 'x\n')
+    as_alice(lambda: (write(s / 'c/x', 'again\n'), write(s / 'c/y', 'new\n'), os.rename(s / 'a/b', s / 'c/b')))
+    assert output(s, 'cat c/x c/y; echo z > c/y; id -u', 'b') == 'again\nnew\n0\n'
+    assert 'worker:x:1234' in read(f'{root_of(s)}/etc/passwd')
+
+
+def test_with_shifted_ids_a_user_by_number_is_shifted_too(make, shifted):
+    d = make(shifted, config='[sandbox]\nuser = 1234:1234\n')
+    s = d.session()
+    write(s / 'f', 'outside\n')
+    assert output(s, 'id -u; cat f; echo inside > f; echo x > g') == '1234\noutside\n'
+    assert owners(f'{d.basedir}/alice/coder') == {201234}
+    d.restart()  # which knows of no shift until it has asked
+    write(s / 'h', 'outside\n')
+    assert output(s, 'echo inside > h; cat f h', 'b') == 'inside\ninside\n'
+
+
 # ── the daemon in a container ───────────────────────────────────────────────────────────────
 
 DEPLOY = f'{CHECKOUT}/docs/deploy'
