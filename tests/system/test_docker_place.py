@@ -128,6 +128,26 @@ def test_a_workspace_that_is_being_changed_is_no_other_directory(make, engine):
         s.ctl('close force')
 
 
+def test_a_container_that_is_removed_while_it_is_being_made_is_no_other_directory(make, engine):
+    s = make(engine).session()
+    stop = f'{s.daemon.top}/stop'
+
+    def remove():
+        while not os.path.exists(stop):
+            for container in engine.containers():
+                engine('rm', '-f', container, check=False)
+    s.daemon.expect('failed: (the container|somebody|the guest|cancelled)')
+    child = s.daemon.child(remove)
+    for _ in range(6):
+        errno_of(s.ctl, 'provision')
+        assert 'basedir_on_engine' not in s.error()
+        errno_of(s.ctl, 'close force')
+    write(stop, '')
+    child.result()
+    s.ctl('provision')
+    assert output(s, 'echo x') == 'x\n'
+
+
 def test_another_backend_refuses_basedir_on_engine_by_name(mount):
     d = mount.prepare(basedir_on_engine='/x')
     assert 'basedir_on_engine' in mount_fails(d)[1]
