@@ -16,8 +16,8 @@ import pytest
 
 import watchdog
 from engine import BUSYBOX, running_engine
-from harness import (ALICE_GID, ALICE_UID, BUILD, CHECKOUT, SANITIZER, WSMFS, Session, as_alice, errno_of, mount_fails, mountinfo,
-                     open_errno, read, run, sh, wait_for, write)
+from harness import (ALICE_GID, ALICE_UID, BUILD, CHECKOUT, SANITIZER, WSMFS, Session, as_alice, errno_of, mount_fails,
+                     mountinfo, open_errno, read, run, sh, wait_for, write)
 from jobs import Job, output
 from jobs import run as run_job
 
@@ -189,7 +189,8 @@ def test_what_is_mounted_is_in_root_too(make, engine, workdir):
     ('source=a,target=/', '/workspace'), ('source=a,target=/workspace', '/workspace'),
     ('source=a,target=/workspace/x', '/workspace'), ('source=a,target=/.wsm', '/.wsm'),
     ('source=a,target=/.wsm/run', '/.wsm'), ('source=a,target=/proc/x', '/proc'), ('source=a,target=/b/../c', '..'),
-    ('source=a,target=/b/', '"/b/"'), ('type=tmpfs,source=a,target=/b', 'tmpfs'), ('source=a,target=/b,ro=perhaps', 'perhaps'),
+    ('source=a,target=/b/', '"/b/"'), ('type=tmpfs,source=a,target=/b', 'tmpfs'),
+    ('source=a,target=/b,ro=perhaps', 'perhaps'),
     ('type=tmpfs,target=/b,tmpfs-size=lots', 'lots'), ('type=tmpfs,target=/b,tmpfs-mode=9', 'tmpfs-mode'),
     ('source=a,target=/b,tmpfs-size=1m', 'tmpfs-size'), ('source=a,target=/b source=c,target=/b', '/b'),
     ('type=bind,source=/,target=/b', 'no job may see')])
@@ -240,7 +241,8 @@ def test_root_shows_what_the_image_has(s):
 
 
 def test_an_absolute_link_of_the_workspace_leads_to_the_file_of_the_container(s):
-    assert run_job(s, 'mkdir d && ln -s /etc/passwd d/l && echo mine > /own && ln -s /own own && ln -s /workspace/d /into')[0] == '0'
+    assert run_job(s, 'mkdir d && ln -s /etc/passwd d/l && echo mine > /own && ln -s /own own && '
+                   'ln -s /workspace/d /into')[0] == '0'
     assert os.readlink(s / 'd/l') == '../.wsm/root/etc/passwd'
     assert 'worker:x:1234' in read(s / 'd/l')
     assert read(s / 'own') == 'mine\n'
@@ -351,7 +353,8 @@ def test_a_file_with_a_lease_keeps_nobody(engine, s):
 def test_who_may_not_read_a_file_of_the_container_may_not_here_either(make, engine):
     d = make(engine, config=f'[user alice]\nuid = {ALICE_UID}\ngid = {ALICE_GID}\n', allow_other=True)
     s = d.session()
-    assert run_job(s, 'echo secret > /f && chmod 600 /f && echo open > /g && mkdir -m 700 /d && echo x > /d/f')[0] == '0'
+    assert run_job(s, 'echo secret > /f && chmod 600 /f && echo open > /g && mkdir -m 700 /d && '
+                   'echo x > /d/f')[0] == '0'
     root = root_of(s)
     assert as_alice(lambda: read(f'{root}/g')) == 'open\n'
     assert as_alice(lambda: (errno_of(read, f'{root}/f'), errno_of(os.listdir, f'{root}/d'))) == ('EACCES', 'EACCES')
@@ -683,9 +686,11 @@ def test_the_dockerfile_installs_what_the_program_is_linked_to():
         return re.sub(r't64$|-\d+$|\d+$', '', re.sub('t64$', '', name))
     if not shutil.which('dpkg') or SANITIZER != 'none':
         pytest.skip('no dpkg here, or a program that is linked to more')
-    needed = re.findall(r'NEEDED.*\[(\S+)\]', run('readelf', '-d', WSMFS))
-    there = {os.path.basename(path): path for path in libraries_of(WSMFS)}
+    programs = [WSMFS, f'{BUILD}/backends/docker/docker.so']
+    needed = {name for program in programs for name in re.findall(r'NEEDED.*\[(\S+)\]', run('readelf', '-d', program))}
+    there = {os.path.basename(path): os.path.realpath(path) for program in programs for path in libraries_of(program)}
     listed = {plain(word) for word in read(f'{DEPLOY}/Dockerfile').split()}
-    for name in needed:
-        package = sh(f'dpkg -S $(realpath {there[name]}) /usr$(realpath {there[name]}) 2>/dev/null || true').split(':')[0]
+    assert {'libcurl.so.4', 'libarchive.so.13', 'libsqlite3.so.0'} <= needed
+    for path in [there[name] for name in needed]:
+        package = sh(f'dpkg -S {path} /usr{path} 2>/dev/null || true').split(':')[0]
         assert not package or package in ('libc6', 'libgcc-s1') or plain(package) in listed, package
