@@ -238,6 +238,9 @@ static void tell_child(struct fs *fs, struct news *n, struct notices *ns)
         /* while it is open for writing in passthrough such events are mostly the mount's own, and
          * its attributes are not believed for long anyway */
         bool known = hf->tainted && !(n->mask & ~(uint64_t)FAN_MODIFY);
+        /* a new name of a file that was known: nobody else tells how many it has now */
+        if (!(n->mask & ~(uint64_t)NAMES_MASK))
+            known = st.stx_nlink <= 1;
         if (n->mask & FAN_CLOSE_WRITE)
             hf->tainted = false;
         if (hf->node && !known)
@@ -264,7 +267,7 @@ static void tell(struct fs *fs, struct news *n, struct notices *ns)
         notices_name(ns, n->dir, NULL, n->name);
         hinodes_unlock(fs);
     }
-    if (n->mask & ~(uint64_t)NAMES_MASK)
+    if (n->mask & (~(uint64_t)NAMES_MASK | FAN_CREATE))
         tell_child(fs, n, ns);
 }
 

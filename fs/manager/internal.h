@@ -241,6 +241,7 @@ struct workspace {
     struct attempt  *stale;    /* timed out; its thread is still in the backend */
     struct closing  *closing;
     struct failure  *failure;
+    bool             sandboxed; /* the last attempt has made the sandbox; with `provision = jobs` an access makes none */
     bool             leftover; /* closing failed: the sandbox may still be there */
     bool             lost;     /* failed, since the sandbox was ended or halted by somebody else */
     bool             looking;  /* `look` is queued or runs … */
@@ -340,6 +341,7 @@ struct attempt {
     struct task  late;    /* handles the time-out */
     struct timer timer;
     atomic_bool  cancelled;
+    bool         sandboxed;  /* the backend has made the sandbox, or there is nothing to make */
     bool         no_wait;    /* its caller does not wait for room; fixed before the start */
     bool         behind;     /* waits for an earlier one that is still in the backend; ws->lock */
     bool         inside;     /* past admission; ws->lock */
@@ -352,6 +354,8 @@ struct attempt {
 /* ws->lock held, state absent or failed: the workspace is provisioning from now on. NULL: out of
  * memory. The caller then calls attempt_start without the lock. */
 struct attempt *attempt_begin_locked(struct workspace *ws);
+/* ws->lock held: a workspace that is ready for files alone, whose sandbox comes with the first job. */
+bool workspace_lacks_sandbox_locked(const struct workspace *ws);
 /* Takes over what was live before a restart: no admission, clocks kept. */
 void attempt_adopt(struct workspace *ws, int64_t created_ms, int64_t last_access_ms);
 /* Goes through admission (again) and on; with host files all is done at the return. -errno with a

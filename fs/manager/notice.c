@@ -14,7 +14,8 @@ static bool is_watched_locked(struct workspace *ws)
 {
     enum workspace_state s = workspace_state(ws);
 
-    return !ws->attempt && !ws->closing && (s == WS_READY || (s == WS_FAILED && ws->lost));
+    return !ws->attempt && !ws->closing &&
+           ((s == WS_READY && !workspace_lacks_sandbox_locked(ws)) || (s == WS_FAILED && ws->lost));
 }
 
 /* ── what was found ──────────────────────────────────────────────────────────────────────── */

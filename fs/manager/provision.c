@@ -24,11 +24,18 @@ static int copy_failure_locked(struct workspace *ws, struct err *e)
 /* What a caller wants of a workspace. */
 enum want { WANT_FILES, WANT_SANDBOX };
 
+bool workspace_lacks_sandbox_locked(const struct workspace *ws)
+{
+    const struct manager *m = ws->manager;
+
+    return m->config->provision == PROVISION_JOBS && m->backend->provision && !m->backend->files_wait && !ws->sandboxed;
+}
+
 /* ws->lock held: is it there already? */
 static bool have_locked(struct workspace *ws, enum want want)
 {
     if (want == WANT_SANDBOX)
-        return workspace_state(ws) == WS_READY;
+        return workspace_state(ws) == WS_READY && !workspace_lacks_sandbox_locked(ws);
     if (!(atomic_load(&ws->gate) & GATE_OPEN))
         return false;
     atomic_fetch_add_explicit(&ws->gate, 1, memory_order_acquire);
@@ -127,6 +134,7 @@ struct attempt *attempt_begin_locked(struct workspace *ws)
     ws->attempt = a;
     ws->leftover = false;
     ws->look_again = false;
+    ws->sandboxed = false;
     workspace_set_state_locked(ws, WS_PROVISIONING);
     return a;
 }
@@ -354,6 +362,7 @@ static enum fate settle_locked(struct attempt *a, int fd, const struct err *e, s
     }
     if (e->code == 0 && !a->files_open)
         open_gate_locked(ws, a, fd);
+    ws->sandboxed = e->code == 0 && a->sandboxed;
     if (e->code == 0)
         ready_locked(ws);
     else
@@ -408,6 +417,7 @@ static int provision(struct attempt *a, const struct backend_workspace *w, struc
         return err_set(e, -ECANCELED, "closed while it was being provisioned");
     if (m->backend->provision)
         r = m->backend->provision(m->backend_state, w, &a->progress, e);
+    a->sandboxed = r == 0;
     if (r < 0)
         agreed_errno(e, r);
     return r;

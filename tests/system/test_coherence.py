@@ -123,6 +123,18 @@ def test_a_mode_set_behind_is_shown_soon(place):
     judge('chmod behind', times)
 
 
+def test_a_second_name_made_behind_is_counted_soon(place):
+    mnt, base = place
+    times = []
+    write(f'{mnt}/f', 'x')
+    for i in range(2, ROUNDS):
+        os.stat(f'{mnt}/f')
+        times.append(seen_after(lambda i=i: os.link(f'{base}/f', f'{base}/l{i}'),
+                                lambda i=i: os.stat(f'{mnt}/f').st_nlink == i))
+    judge('linked behind', times)
+    assert os.stat(f'{mnt}/l2').st_ino == os.stat(f'{mnt}/f').st_ino
+
+
 def test_the_mode_of_a_directory_that_nobody_has_entered_is_shown_within_its_second(place):
     mnt, base = place
     os.mkdir(f'{base}/d')

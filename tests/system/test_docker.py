@@ -267,3 +267,18 @@ def test_a_job_starts_faster_than_an_exec(s):
     for i in range(20):
         assert run_job(s, 'true', f'j{i}')[0] == '0'
     assert (time.monotonic() - begin) / 20 < 0.5
+
+
+def test_with_provision_jobs_the_container_comes_when_it_is_asked_for(docker, engine):
+    d = docker(provision='jobs')
+    s = d.session().use()
+    write(s / 'f', 'x')
+    assert s.state() == 'ready' and engine.containers() == []
+    s.ctl('provision')
+    assert len(engine.containers('-q')) == 1
+    other = d.session('bob/coder/s1').use()
+    assert output(other, 'echo it') == 'it\n'
+    assert len(engine.containers('-q')) == 2
+    s.ctl('close')
+    s.use()
+    assert len(engine.containers()) == 1
