@@ -171,9 +171,12 @@ void workspace_back_off_locked(struct workspace *ws, const struct err *e)
 
 void workspace_say_failed(struct workspace *ws, const struct err *e)
 {
+    /* What a mount that ends gives up is nobody's trouble. */
+    bool given_up = e->code == -ECANCELED && atomic_load(&ws->manager->stopping);
+
     manager_count(ws->manager, "wsmfs_provision_failures_total", 1);
     progress_end(ws);
-    workspace_event(ws, LOG_LEVEL_WARNING, "failed", e->text);
+    workspace_event(ws, given_up ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARNING, "failed", e->text);
 }
 
 /* ws->lock held: no back-off after a refusal, since room may be there at any moment. -EAGAIN: its

@@ -30,6 +30,11 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
+    if harness.SOURCE != 'local':
+        for item in items:
+            marker = item.get_closest_marker('local')
+            if marker:
+                item.add_marker(pytest.mark.skip(reason=f'of local workspaces only: {marker.args[0]}'))
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker('root'):
@@ -156,6 +161,17 @@ def engine():
     """A Docker Engine of this run's own."""
     with running_engine() as running:
         yield running
+
+
+@pytest.fixture(scope='session', autouse=True)
+def source(request):
+    """With WSMFS_TEST_SOURCE=docker all mounts whose source a test does not name are of containers."""
+    if harness.SOURCE == 'docker':
+        Daemon.engine = request.getfixturevalue('engine')
+        os.chmod(Daemon.engine.top, 0o711)
+        os.chmod(Daemon.engine.socket, 0o666)  # some mounts are an ordinary user's
+    yield
+    Daemon.engine = None
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import tempfile
 
-from harness import run, wait_for
+from harness import HOST_IMAGE, run, wait_for
 
 BUSYBOX = '/bin/busybox'
 SHELL = f'{BUSYBOX} sh -c'
-HOST_IMAGE, HOST_BIND = 'host:1', '/usr'
 
 
 class Engine:

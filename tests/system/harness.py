@@ -25,7 +25,10 @@ from watchdog import processes_of
 BUILD = os.environ.get('WSMFS_BUILD', '')
 WSMFS = os.path.join(BUILD, 'fs/wsmfs')
 TEST_BACKEND = os.path.join(BUILD, 'tests/backend/testbackend.so')
+SOURCE = os.environ.get('WSMFS_TEST_SOURCE', 'local')
 SANITIZER = os.environ.get('WSMFS_SANITIZER', 'none')
+# The image of containers that have the programs of this machine, and what is bound there.
+HOST_IMAGE, HOST_BIND = 'host:1', '/usr'
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # How much slower the program may be than it is without a sanitizer.
 SLOWNESS = {'none': 1, 'address': 3, 'thread': 10}.get(SANITIZER, 3)
@@ -413,8 +416,24 @@ def option_words(opts):
     return ','.join(words)
 
 
+def for_containers(config, host):
+    """The same for containers of an engine, which are to have this machine's programs."""
+    if '[backend docker]' in config:
+        return config
+    if '[sandbox]' not in config:
+        config += '\n[sandbox]\n'
+    bound = re.search(r'^bind *= *', config, re.M)
+    if bound:
+        config = f'{config[:bound.end()]}{HOST_BIND} {config[bound.end():]}'
+    else:
+        config = config.replace('[sandbox]\n', f'[sandbox]\nbind = {HOST_BIND}\n', 1)
+    return f'{config}\n[backend docker]\nhost = {host}\n'
+
+
 class Daemon:
     """One wsmfs on one mount point; restart() runs it again on the same directories."""
+
+    engine = None  # of a run in which workspaces are containers
 
     def __init__(self, top, source=None, config='', **opts):
         self.top = top
@@ -424,6 +443,9 @@ class Daemon:
         os.makedirs(self.mnt, exist_ok=True)
         self.source = source or f'local:{self.basedir}'
         self.opts = {'state_dir': f'{top}/state', **opts}
+        if self.engine and not source:
+            self.source = f'docker:{HOST_IMAGE}'
+            self.opts.setdefault('basedir', self.basedir)
         self.set_config(config)
         self.proc = None
         self.pid = None
@@ -440,6 +462,8 @@ class Daemon:
 
     def set_config(self, text):
         self.config = text
+        if self.engine and self.source.startswith('docker:'):
+            text = for_containers(text, self.engine.host)
         if text:
             write(f'{self.top}/config.ini', text)
             self.opts['config'] = f'{self.top}/config.ini'

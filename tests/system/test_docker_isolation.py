@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from engine import HOST_BIND, HOST_IMAGE
-from harness import BOB_GID, BOB_UID, SLOWNESS, as_user, errno_of, open_errno, read, wait_for, write
+from harness import BOB_GID, BOB_UID, HOST_BIND, HOST_IMAGE, SLOWNESS, as_user, errno_of, open_errno, read, wait_for, write
 from jobs import Job, job, output
 from jobs import run as run_job
 

@@ -7,8 +7,7 @@ import stat
 
 import pytest
 
-from engine import HOST_BIND, HOST_IMAGE
-from harness import BOB_GID, BOB_UID, as_user, errno_of, read, run, wait_for, write
+from harness import BOB_GID, BOB_UID, HOST_BIND, HOST_IMAGE, as_user, errno_of, read, run, wait_for, write
 from jobs import ordinary, output
 from jobs import run as run_job
 

@@ -612,6 +612,7 @@ def test_the_umask_is_honoured(d, umask):
     assert stat.S_IMODE(os.stat(f'{d}/d').st_mode) == 0o777 & ~umask
 
 
+@pytest.mark.local("a container has ids of its own, and files are shown as the tenant's")
 @pytest.mark.root
 def test_owners_can_be_set_by_root(d):
     write(f'{d}/f', '')

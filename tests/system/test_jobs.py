@@ -94,6 +94,7 @@ def test_a_line_of_env_without_an_equals_sign_is_refused(fresh):
     assert 'K=V' in fresh.error()
 
 
+@pytest.mark.local('an engine adds HOSTNAME')
 def test_the_environment_is_made_from_nothing(fresh):
     names = {line.split('=')[0] for line in output(fresh, 'env').splitlines()}
     assert names <= {'HOME', 'PATH', 'TERM', 'LANG', 'PWD', 'SHLVL', '_', 'OLDPWD'}, names
@@ -348,11 +349,13 @@ def test_a_command_with_a_nul_byte_is_refused(fresh):
     assert j.state() == 'new'
 
 
+@pytest.mark.local('an image has what it has')
 def test_a_job_cannot_see_what_is_not_its_own(fresh):
     out = output(fresh, 'ls -d /home /root /srv /media 2>/dev/null; ls /; id -u')
     assert '/home' not in out and '/root' not in out
 
 
+@pytest.mark.local('a container has ids of its own')
 def test_a_job_is_never_root_to_the_kernel(fresh):
     j = job(fresh).start('id -u; sleep 98765.4321')
     j.wait_output('\n')

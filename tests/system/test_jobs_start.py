@@ -306,6 +306,7 @@ def test_a_read_only_mount_runs_no_jobs(mount):
     assert open_errno(f'{d.session().inner}/jobs/new', os.O_RDONLY) == 'EROFS'
 
 
+@pytest.mark.local('a container has ids of its own')
 def test_only_who_may_enter_the_session_runs_jobs_in_it(mount):
     d = mount(allow_other=True, config='[user alice]\nuid = 1\ngid = 1\n[user bob]\nuid = 65534\ngid = 65534\n')
     s = d.session('alice/coder/s1')
@@ -330,6 +331,7 @@ def test_a_jobs_files_belong_to_the_tenant(mount):
     assert (st.st_uid, st.st_gid) == (1, 1)
 
 
+@pytest.mark.local('confine')
 def test_an_unconfined_job_runs_where_its_files_are(mount):
     d = mount(confine='off')
     s = d.session()

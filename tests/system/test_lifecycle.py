@@ -362,6 +362,7 @@ def when(text):
     return datetime.datetime.fromisoformat(text.replace('Z', '+00:00'))
 
 
+@pytest.mark.local('a container takes its time to be ready')
 def test_detach_in_the_local_backend_keeps_state_and_clock(mount):
     daemon = mount(ttl='1h')
     s = daemon.session().use()
@@ -439,6 +440,7 @@ def effective(daemon, key):
     return None
 
 
+@pytest.mark.local('the configuration file must say where the engine is')
 @pytest.mark.parametrize('how', ['verb', 'signal'])
 def test_reload_takes_over_ttl_users_and_log_level(mount, how):
     daemon = mount(config='[mount]\nttl = 1h\n')
@@ -480,6 +482,7 @@ def test_the_command_line_wins_over_the_file(mount):
 
 # ── two mounts ──────────────────────────────────────────────────────────────────────────────
 
+@pytest.mark.local('the source is the base directory')
 def test_two_mounts_with_state_directories_of_their_own_share_a_base_directory(daemon, mount):
     other = mount.prepare(source=daemon.source)
     other.start()
@@ -521,6 +524,7 @@ def test_notify_socket_is_told_when_the_mount_answers(mount):
         assert b'STOPPING=1' in sock.recv(4096)
 
 
+@pytest.mark.local('there is no configuration file to name the engine')
 def test_it_mounts_by_mount_8_and_is_unmounted_by_umount(mount):
     helper = f'{os.path.dirname(os.path.dirname(WSMFS))}/mount-helpers/mount.wsmfs'
     source_helper = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
