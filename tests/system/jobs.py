@@ -97,7 +97,8 @@ def ordinary(mount, config='', uid=BOB_UID):
         pytest.skip('fusermount3 is not here, or not setuid')
     d = mount.prepare(config=config)
     d.uid = d.gid = uid
-    for part in ('fs/wsmfs', 'backends/guest/wsm-guest', 'backends/docker/docker.so'):  # the build may lie where that user cannot pass
+    # the build may lie where that user cannot pass
+    for part in ('fs/wsmfs', 'backends/guest/wsm-guest', 'backends/docker/docker.so'):
         os.makedirs(os.path.dirname(f'{d.top}/build/{part}'), exist_ok=True)
         shutil.copy(f'{BUILD}/{part}', f'{d.top}/build/{part}')
     d.program = f'{d.top}/build/fs/wsmfs'

@@ -84,7 +84,6 @@ BAD_ANSWERS = {
     'create: no id': (CREATE, lambda: status(201, '{}'), 'EIO', 'makes no sense'),
     'create: a path for an id': (CREATE, lambda: status(201, '{"Id":"../x"}'), 'EIO', 'makes no sense'),
     'create: a failure': (CREATE, lambda: status(500, '{"message":"disk full"}'), 'EIO', 'disk full'),
-    'start: cut': (START, lambda: Cut(10), 'EHOSTUNREACH', 'broke off'),
     'start: a web server': (START, lambda: status(200, HTML), 'EIO', 'makes no sense'),
     'start: plain words': (START, lambda: status(500, 'no cgroup'), 'EIO', 'no cgroup'),
 }
@@ -109,7 +108,7 @@ def test_a_bad_answer_is_an_error_with_a_sentence_and_nothing_is_left_over(fault
 
 # Whether the engine does what it is asked or not: nobody learns of it.
 @pytest.mark.parametrize('request_,fault', [(LOOK, Stall), (CREATE, Stall), (CREATE, Swallow), (START, Stall),
-                                            (START, Swallow), (r'HEAD .*/archive', Swallow)])
+                                            (r'HEAD .*/archive', Swallow)])
 def test_without_an_answer_the_time_limit_ends_it_and_nothing_is_left_over(faulty, proxy, engine, request_, fault):
     s = faulty(backend='timeout = 1s').session()
     mute = proxy.fail(request_, fault())
@@ -119,6 +118,16 @@ def test_without_an_answer_the_time_limit_ends_it_and_nothing_is_left_over(fault
     assert 'not answered in time' in s.error()
     if request_ != LOOK:
         assert engine.containers() == []
+    all_is_well_again(engine, proxy, s)
+
+
+@pytest.mark.parametrize('fault', [lambda: Cut(10), Swallow], ids=['cut', 'swallowed'])
+def test_a_start_whose_answer_is_lost_is_found_to_have_been_made(faulty, proxy, engine, fault):
+    s = faulty(backend='timeout = 1s').session()
+    lost = proxy.fail(START, fault())
+    use_files(s, 'x')
+    s.ctl('provision')
+    assert lost.hits == 1 and len(engine.containers('-q')) == 1
     all_is_well_again(engine, proxy, s)
 
 
