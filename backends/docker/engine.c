@@ -27,7 +27,30 @@ struct engine {
     char           *name;
     pthread_mutex_t lock;   /* guards api */
     char            api[ANSWER_API_SIZE]; /* "1.41"; "": not negotiated */
+    bool            pinned; /* it was said, and is not negotiated */
 };
+
+static bool parse_api(const char *text, unsigned *minor)
+{
+    char after;
+
+    return sscanf(text, "1.%3u%c", minor, &after) == 1;
+}
+
+/* As the official client: DOCKER_API_VERSION is spoken whatever the engine says. */
+static int pin_version(struct engine *en, struct err *e)
+{
+    const char *said = getenv("DOCKER_API_VERSION");
+    unsigned minor;
+
+    if (!said || !*said)
+        return 0;
+    if (!parse_api(said, &minor))
+        return err_set(e, -EINVAL, "DOCKER_API_VERSION is \"%s\", and no version such as 1.41", said);
+    snprintf(en->api, sizeof(en->api), "1.%u", minor);
+    en->pinned = true;
+    return 0;
+}
 
 int engine_create(struct engine_address *a, struct engine **out, struct err *e)
 {
@@ -42,8 +65,11 @@ int engine_create(struct engine_address *a, struct engine **out, struct err *e)
     *a = (struct engine_address){ 0 };
     pthread_mutex_init(&en->lock, NULL);
     curl_global_init(CURL_GLOBAL_DEFAULT);
+    int r = pin_version(en, e);
+    if (r < 0)
+        engine_destroy(steal_ptr(&en));
     *out = en;
-    return 0;
+    return r;
 }
 
 void engine_destroy(struct engine *en)
@@ -475,13 +501,6 @@ static int exchange(struct engine *en, const struct engine_request *rq, const ch
 
 /* ── the version of the API ──────────────────────────────────────────────────────────────── */
 
-static bool parse_api(const char *text, unsigned *minor)
-{
-    char after;
-
-    return sscanf(text, "1.%3u%c", minor, &after) == 1;
-}
-
 /* The engine's newest, or ours when that is older. */
 static int negotiate(struct engine *en, const struct engine_request *rq, int64_t end_ms, char api[ANSWER_API_SIZE],
                      struct err *e)
@@ -551,7 +570,7 @@ int engine_call(struct engine *en, const struct engine_request *rq, struct engin
     *out = (struct engine_answer){ 0 };
     if (r == 0)
         r = call_once(en, rq, api, end_ms, out, e);
-    if (r < 0 || rq->upload || !is_wrong_version(out)) /* what was sent once is not there to be sent again */
+    if (r < 0 || rq->upload || en->pinned || !is_wrong_version(out)) /* what was sent once is not there to be sent again */
         return r;
     engine_answer_finish(out);
     r = negotiate(en, rq, end_ms, api, e);

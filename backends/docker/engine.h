@@ -28,7 +28,8 @@ void engine_address_finish(struct engine_address *a);
 
 struct engine;
 
-/* Takes the address over, also on failure. Connects to nothing. */
+/* Takes the address over, also on failure. Connects to nothing. DOCKER_API_VERSION is honoured: -EINVAL, with a
+ * sentence, when that is no version. */
 int engine_create(struct engine_address *a, struct engine **out, struct err *e);
 /* NULL is fine. */
 void engine_destroy(struct engine *en);

@@ -420,6 +420,26 @@ static void test_the_older_of_two_versions_is_spoken(void **state)
     }
 }
 
+static void test_a_version_that_was_said_is_spoken_and_not_negotiated(void **state)
+{
+    (void)state;
+    setenv("DOCKER_API_VERSION", "1.40", 1);
+    struct server s = { .answer = OK_HEAD "Content-Length: 2\r\n\r\n{}" };
+    struct engine_answer a = answer_of(&s);
+    engine_answer_finish(&a);
+    assert_non_null(strstr(s.asked, "/v1.40/x"));
+    assert_int_equal(s.pings, 0);
+
+    setenv("DOCKER_API_VERSION", "newest", 1);
+    struct engine_address at = { .url = strdup("http://docker"), .from = strdup("test") };
+    struct engine *en;
+    struct err e = { 0 };
+    assert_int_equal(engine_create(&at, &en, &e), -EINVAL);
+    assert_null(en);
+    assert_non_null(strstr(e.text, "newest"));
+    unsetenv("DOCKER_API_VERSION");
+}
+
 #define TOO_NEW "HTTP/1.1 400 Bad\r\n\r\n{\"message\":\"client version 1.41 is too new. Maximum supported API version is 1.40\"}"
 
 static void test_an_engine_that_was_replaced_is_asked_again_once(void **state)
@@ -753,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_errors_of_the_engine_and_of_others),
         cmocka_unit_test(test_only_whole_json_is_json),
         cmocka_unit_test(test_the_older_of_two_versions_is_spoken),
+        cmocka_unit_test(test_a_version_that_was_said_is_spoken_and_not_negotiated),
         cmocka_unit_test(test_an_engine_that_was_replaced_is_asked_again_once),
         cmocka_unit_test(test_an_engine_that_takes_no_connection_times_out),
         cmocka_unit_test(test_an_engine_that_is_busy_for_a_moment_is_waited_for),
