@@ -23,6 +23,7 @@
 #define DEAF_NS     3000000000ll  /* for the engine to notice the end of a container whose guest does not listen any more */
 #define QUICK_NS    200000000ll   /* for a guest that is well to greet */
 #define GREET_LOOK_MS 100
+#define NO_ANSWER   "the guest in the container does not answer"
 #define NAP_FIRST_NS 2000000
 #define NAP_MOST_NS  50000000
 
@@ -252,6 +253,8 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, co
 
     if (r < 0)
         return r;
+    if (c.state == CONTAINER_RUNNING && !*c.spec) /* made by hand: there is nothing of ours to be seen in it */
+        return -EAGAIN;
     if (c.state == CONTAINER_RUNNING) { /* perhaps it listens, where the engine sees another directory */
         r = check_seen(d, w, &c, f->progress, e);
         return r == 0 ? -EAGAIN : r;
@@ -273,8 +276,8 @@ static bool greets(int fd, int64_t end_ns, struct backend_progress *p)
     return false;
 }
 
-/* A connection over which the guest greets, as soon as there is one. -EOWNERDEAD: no guest answers in a container
- * that runs; -ESTALE: see above. */
+/* A connection over which the guest greets, as soon as there is one. Without a sentence: -EOWNERDEAD, no
+ * guest answers in a container that runs; -ESTALE, see above. */
 static int wait_for_guest(struct docker *d, const struct backend_workspace *w, const struct effort *f, struct err *e)
 {
     struct backend_progress *p = f->progress;
@@ -294,8 +297,7 @@ static int wait_for_guest(struct docker *d, const struct backend_workspace *w, c
         nap(pause_ns);
         pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
     }
-    return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled")
-                           : err_set(e, -EOWNERDEAD, "the guest in the container does not answer");
+    return is_cancelled(p) ? err_set(e, -ECANCELED, "cancelled") : -EOWNERDEAD;
 }
 
 static int replace(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
@@ -320,7 +322,7 @@ static int bring_up(struct docker *d, const struct backend_workspace *w, struct 
             break;
         r = r == -EOWNERDEAD ? replace(d, w, f, e) : 0;
     }
-    return r == -EOWNERDEAD || r == -ESTALE ? err_set(e, -EIO, "the guest in the container does not answer") : r;
+    return r == -EOWNERDEAD || r == -ESTALE ? err_set(e, -EIO, NO_ANSWER) : r;
 }
 
 static int release(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)

@@ -214,7 +214,7 @@ def test_a_guest_that_hangs_is_given_up_and_its_container_made_anew(engine, s):
     os.kill(engine.inspect(before)['State']['Pid'], signal.SIGSTOP)
     code = j.exit(200)
     assert code.startswith('error ') and 'hangs' in code, code
-    assert output(s, 'echo again', 'next', timeout='60') == 'again\n'
+    assert run_job(s, 'echo again', 'next', timeout=60)[:2] == ('0', 'again\n')
     assert engine.containers() != [before]
 
 
