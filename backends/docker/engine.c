@@ -227,6 +227,7 @@ static void set_callbacks(struct exchange *x)
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, x);
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, x->rq->stopper ? 1L : 0L);
+    curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L); /* a connection for each request, also where a stopper would keep it */
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, x->why);
 }
 

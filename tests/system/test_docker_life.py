@@ -12,6 +12,7 @@ import time
 import pytest
 
 from engine import running_engine
+from engine_proxy import Cut, Proxy, status
 from harness import SLOWNESS, Child, errno_of, read, run, sh, wait_for, write
 from jobs import Job, output
 from jobs import run as run_job
@@ -233,6 +234,50 @@ def test_something_else_than_a_guest_in_a_container_of_ours_is_replaced(engine, 
                    '1000')
     assert run_job(s, 'echo x', timeout=120)[:2] == ('0', 'x\n')
     assert other not in engine.containers()
+
+
+# ── an engine that tells little ─────────────────────────────────────────────────────────────
+
+@pytest.fixture(name='proxy')
+def _proxy(engine, workdir):
+    with contextlib.closing(Proxy(engine.socket, f'{workdir}/engine')) as proxy:
+        yield proxy
+
+
+def test_without_events_all_is_found_out_at_the_next_use(engine, proxy, docker):
+    refused = proxy.fail('GET /events', status(403, '{"message":"no"}'))
+    s = ready(docker(host=proxy.host).session())
+    wait_for(lambda: refused.hits > 1, 20, 'the events to be asked for again')
+    engine('pause', container_of(engine, s))
+    assert output(s, 'echo woken', 'a') == 'woken\n'
+    engine('rm', '-f', container_of(engine, s))
+    assert output(s, 'echo anew', 'b') == 'anew\n'
+    j = begun(s)
+    engine('kill', container_of(engine, s))
+    assert 'killed' in j.exit(20)
+
+
+def test_a_stream_of_events_that_breaks_is_begun_again(engine, proxy, docker):
+    """It breaks in the middle of the very event."""
+    cut = proxy.fail('GET /events', Cut(400, times=1))
+    s = ready(docker(host=proxy.host).session())
+    wait_for(lambda: cut.holding, 20, 'the events to be asked for')
+    engine('kill', container_of(engine, s))
+    s.wait_state('failed', timeout=20)
+    assert 'killed' in s.error()
+    engine('rm', '-f', container_of(engine, s))
+    wait_for(lambda: 'removed' in s.error(), 20)
+    assert len([r for r in proxy.seen if r.startswith('GET /events')]) > 1
+
+
+def test_a_removal_that_is_under_way_is_waited_for(proxy, docker):
+    s = docker(host=proxy.host).session()
+    labels = {'wsmfs.id': s.id(), 'wsmfs.instance': s.daemon.status()['instance']}
+    going = json.dumps({'Id': 'ab' * 32, 'State': {'Status': 'removing'}, 'Config': {'Labels': labels}})
+    fault = proxy.fail(f'GET /containers/{s.status()["sandbox"]}/json', status(200, going, times=40))
+    s.ctl('provision')
+    assert fault.hits == 40 and s.state() == 'ready'
+    assert output(s, 'echo x') == 'x\n'
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────
