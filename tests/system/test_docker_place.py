@@ -497,6 +497,8 @@ SHIFTED = '''
 def _shifted():
     if not os.path.exists('/etc/subuid') or not os.path.exists('/etc/subgid'):
         pytest.skip('no /etc/subuid here')
+    if 'ok' not in run('unshare', '-U', 'echo', 'ok', check=False):
+        pytest.skip('no user namespaces here, as in a chroot')
     with running_engine(before=['unshare', '-m', 'sh', '-c', SHIFTED, 'sh'], more=['--userns-remap=daemon']) as engine:
         yield engine
 
