@@ -93,12 +93,14 @@ def test_what_a_running_job_does_is_seen_within_a_second(s):
 def test_who_watches_the_directory_on_the_host_and_the_mount_learn_the_same(s):
     inside = Inside(s)
     watcher = s.daemon.popen('inotifywait', '-m', '-q', '-e', 'create,close_write,moved_from,moved_to,delete',
-                             '--format', '%e %f', below(s), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                             '--format', '%e %f', below(s), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.set_blocking(watcher.stdout.fileno(), False)
-    told = []
+    told, rest = [], b''
 
     def more():
-        told.extend(line.split(' ', 1) for line in watcher.stdout.read().splitlines())
+        nonlocal rest
+        *lines, rest = (rest + (watcher.stdout.read() or b'')).split(b'\n')
+        told.extend(line.decode().split(' ', 1) for line in lines)
         return told
     wait_for(lambda: write(below(s, 'ready'), 'x') or more(), 20, 'it to watch')
     for i in range(20):

@@ -103,9 +103,9 @@ def test_a_job_changes_what_the_tenant_made(tenant, user):
     assert output(s, script) == f'{WORKER if user else 0}\n1000000000.000000001\n'
 
     def look():
-        return [read(s / 'd/replaced'), read(s / 'edited'), os.stat(s / 'd/linked').st_nlink,
+        return [read(s / 'd/replaced'), read(s / 'edited'), os.stat(s / 'd/second').st_nlink, os.path.samefile(s / 'd/second', s / 'd/linked'),
                 os.stat(s / 'd/moved/f').st_mtime, sorted(os.listdir(s / 'd'))]
-    assert by_tenant(look) == ['inside\n', 'outside\nmore\n', 2, 5, ['linked', 'moved', 'replaced', 'second']]
+    assert by_tenant(look) == ['inside\n', 'outside\nmore\n', 2, True, 5, ['linked', 'moved', 'replaced', 'second']]
 
 
 @pytest.mark.parametrize('user', ['1234', 'worker'])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting, ending, crashing, upgrading."""
 
+import contextlib
 import datetime
 import errno
 import fcntl
@@ -417,7 +418,9 @@ def test_a_start_waits_for_what_a_killed_daemon_had_just_forked(mount):
 
         def has_looked():
             fds = f'/proc/{d.pid}/fd'
-            return d.proc.poll() is not None or any(os.readlink(f'{fds}/{n}') == lock for n in os.listdir(fds))
+            with contextlib.suppress(FileNotFoundError):  # one that was just closed
+                return d.proc.poll() is not None or any(os.readlink(f'{fds}/{n}') == lock for n in os.listdir(fds))
+            return False
         wait_for(has_looked)
         with pytest.raises(subprocess.TimeoutExpired):
             d.proc.wait(0.5)
