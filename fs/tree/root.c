@@ -171,8 +171,21 @@ static bool lies_in_workspace(const char *path)
     return !strncmp(path, INSIDE_ROOT, n) && (!path[n] || path[n] == '/');
 }
 
+/* Whether one of its components is `..`. */
+static bool has_dotdot(const char *text)
+{
+    for (; *text; text += *text == '/') {
+        size_t n = strcspn(text, "/");
+        if (n == 2 && text[0] == '.' && text[1] == '.')
+            return true;
+        text += n;
+    }
+    return false;
+}
+
 /* The text of a link at `inside` as it looks from there. `..` behind a name is taken by the text: in
- * the worst case it leads to another place of this read-only root. */
+ * the worst case it leads to another place of this read-only root. None is left there, at the end no more than
+ * before: the name may be a link that leads to the root, and `..` from that out of it. */
 static int shown_text(const char *inside, const char *text, char *out)
 {
     int depth = depth_of(inside) - 1, leading = 0;
@@ -182,11 +195,11 @@ static int shown_text(const char *inside, const char *text, char *out)
     if (text[0] != '/') {
         for (; !strncmp(rest, "../", 3) || !strcmp(rest, ".."); rest += rest[2] ? 3 : 2)
             leading++;
-        if (leading <= depth && !strstr(rest, "../") && strcmp(rest, ".."))
+        if (leading <= depth && !has_dotdot(rest))
             return snprintf(out, PATH_MAX, "%s", text) < PATH_MAX ? 0 : -ENAMETOOLONG;
         return root_resolve(inside, text, depth, out);
     }
-    if (strstr(text, ".."))
+    if (has_dotdot(text))
         return root_resolve(inside, text, depth, out);
     /* from `.wsm/root` the workspace is two directories up */
     for (int i = 0; i < depth + (in_workspace ? 2 : 0); i++)

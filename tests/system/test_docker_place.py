@@ -313,6 +313,15 @@ def test_nothing_planted_in_root_leads_out_of_it_or_stops_anybody(s, workdir):
         assert open_errno(f'{root}/null', os.O_RDONLY) == 'EACCES'
 
 
+def test_a_step_up_behind_a_link_to_the_top_leads_nowhere(s):
+    """Where each of a chain of links leads one directory up from what the one before it leads to."""
+    chain = 'ln -s / /up0; ' + ''.join(f'ln -s up{i}/.. /up{i + 1}; ' for i in range(12))
+    assert run_job(s, f'{chain} mkdir /d; ln -s ../up0/.. /d/up; ln -s /up12/.. /abs')[0] == '0'
+    root = root_of(s)
+    for name in [f'up{i}' for i in range(13)] + ['d/up', 'abs']:
+        assert os.path.realpath(f'{root}/{name}') == os.path.realpath(root), name
+
+
 def test_a_directory_that_becomes_a_link_in_the_same_moment_leads_nowhere(s, workdir):
     os.makedirs(f'{workdir}/base/d')
     write(f'{workdir}/base/d/f', 'secret')
