@@ -434,24 +434,21 @@ static void add_child(const char *name, void *arg)
     name_list_add(l->names, name, path_ino(path), type);
 }
 
-static bool listed(const struct root_listing *l, const char *name)
+static uint64_t entry_number(struct fs *fs, const struct node *n, const struct dirent *de, uint64_t dev)
 {
-    return name_list_has(l->names, name);
+    const struct root_listing l = {.manager = fs->manager, .inside = container_of(n, const struct root_node, n)->inside};
+    return is_hidden(&l, de->d_name) ? 0 : mix(dev, de->d_ino);
 }
 
 static void add_host(struct root_listing *l, int fd)
 {
-    cleanup_dir DIR *d = NULL;
-    int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (own >= 0)
-        d = fdopendir(own);
-    if (!d && own >= 0)
-        close(own);
     struct stat st;
-    uint64_t dev = d && fstat(dirfd(d), &st) == 0 ? st.st_dev : 0;
-    for (struct dirent *de; d && (de = readdir(d));)
-        if (!listed(l, de->d_name) && !is_hidden(l, de->d_name))
-            name_list_add(l->names, de->d_name, mix(dev, de->d_ino), (mode_t)de->d_type << 12);
+    int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = own >= 0 ? fdopendir(own) : NULL;
+    if (d)
+        name_list_follow(l->names, d, fstat(own, &st) == 0 ? st.st_dev : 0, entry_number);
+    else if (own >= 0)
+        close(own);
 }
 
 static void opendir_root(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_file_info *fi)

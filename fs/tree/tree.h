@@ -3,6 +3,8 @@
 #ifndef WSMFS_FS_TREE_TREE_H
 #define WSMFS_FS_TREE_TREE_H
 
+#include <dirent.h>
+
 #include "fs/fs_internal.h"
 #include "fs/handle.h"
 
@@ -44,6 +46,11 @@ struct name_list *name_list_create(void);
 /* False when out of memory. */
 bool name_list_add(struct name_list *l, const char *name, uint64_t ino, mode_t type);
 bool name_list_has(const struct name_list *l, const char *name);
+/* Behind the names what a directory holds, read as it is asked for: it may be large, and a listing is nobody's to
+ * fill the memory with. Takes over dir. `number` says what an entry is to be numbered as, 0: it is not shown; `dev` is
+ * the directory's. Names of the list are left out. */
+void name_list_follow(struct name_list *l, DIR *dir, uint64_t dev,
+                      uint64_t (*number)(struct fs *fs, const struct node *n, const struct dirent *de, uint64_t dev));
 /* Opens it as a directory handle; takes it over (NULL: ENOMEM). */
 void name_list_open(struct fs *fs, fuse_req_t req, struct name_list *l, struct fuse_file_info *fi);
 /* The readdir of all kinds that open such lists. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where things are for the docker backend: what the engine sees of the base directory."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -320,6 +321,20 @@ def test_a_step_up_behind_a_link_to_the_top_leads_nowhere(s):
     root = root_of(s)
     for name in [f'up{i}' for i in range(13)] + ['d/up', 'abs']:
         assert os.path.realpath(f'{root}/{name}') == os.path.realpath(root), name
+
+
+def test_a_huge_directory_of_root_is_listed_whole_and_open_ones_fill_no_memory(s):
+    n = 20000
+    assert run_job(s, f'mkdir /big; cd /big; i=0; while [ $i -lt {n} ]; do : > f$i; i=$((i+1)); done')[0] == '0'
+    big = f'{root_of(s)}/big'
+    assert sorted(os.listdir(big)) == sorted(f'f{i}' for i in range(n))
+    before = s.daemon.memory_bytes()
+    with contextlib.ExitStack() as held:
+        for _ in range(64):
+            fd = os.open(big, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, fd)
+        assert s.daemon.memory_bytes() - before < 30 << 20
+        assert len(os.listdir(fd)) == n and len(os.listdir(fd)) == n  # from its beginning again
 
 
 def test_a_directory_that_becomes_a_link_in_the_same_moment_leads_nowhere(s, workdir):
