@@ -25,8 +25,11 @@ const char *docker_engine_base(const struct docker *d)
 
 /* ── what the engine says of a path ──────────────────────────────────────────────────────── */
 
-/* RFC 3339 with up to nine digits behind the point, in nanoseconds; 0: it is none. */
-static int64_t time_of(const char *text)
+/* A file's time may be any that its file system can hold: in nanoseconds that is more than 64 bits. */
+typedef __int128 file_time;
+
+/* RFC 3339 with up to nine digits behind the point, in nanoseconds. False: it is none. */
+static bool time_of(const char *text, file_time *out)
 {
     struct tm t = { 0 };
     const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
@@ -35,42 +38,42 @@ static int64_t time_of(const char *text)
     char sign;
 
     if (!rest)
-        return 0;
+        return false;
     if (*rest == '.')
         for (rest++; *rest >= '0' && *rest <= '9'; rest++, unit /= 10)
             ns += (*rest - '0') * unit;
-    ns += (int64_t)timegm(&t) * 1000000000;
+    *out = (file_time)timegm(&t) * 1000000000 + ns;
     if (sscanf(rest, "%c%2d:%2d", &sign, &hours, &minutes) == 3)
-        ns -= (sign == '-' ? -1 : 1) * (int64_t)(hours * 60 + minutes) * 60000000000;
-    return ns;
+        *out -= (sign == '-' ? -1 : 1) * (file_time)(hours * 60 + minutes) * 60000000000;
+    return true;
 }
 
 /* The header is JSON in base64, and its mtime tells one directory from another: they are fresh, or old and
- * changed at some nanosecond. 0: there is none in it. */
-static int64_t mtime_of(const char *header)
+ * changed at some nanosecond. False: there is none in it. */
+static bool mtime_of(const char *header, file_time *out)
 {
     unsigned char text[STAT_TEXT];
     size_t n = strlen(header);
     struct json_object *o, *mtime;
-    int64_t ns;
+    bool good;
 
     if (n == 0 || n >= sizeof(text) || EVP_DecodeBlock(text, (const unsigned char *)header, (int)n) < 0)
-        return 0;
+        return false;
     text[n / 4 * 3] = '\0';
     o = json_tokener_parse((char *)text);
     mtime = json_object_object_get(o, "mtime");
-    ns = json_object_is_type(mtime, json_type_string) ? time_of(json_object_get_string(mtime)) : 0;
+    good = json_object_is_type(mtime, json_type_string) && time_of(json_object_get_string(mtime), out);
     json_object_put(o);
-    return ns;
+    return good;
 }
 
 /* ── comparing ───────────────────────────────────────────────────────────────────────────── */
 
-static int64_t mtime_here(int fd)
+static file_time mtime_here(int fd)
 {
     struct stat st;
 
-    return fstat(fd, &st) < 0 ? 0 : (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    return fstat(fd, &st) < 0 ? 0 : (file_time)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 }
 
 /* 1: it is the same directory, 0: it is not. Meanwhile it may be changed, by whoever uses the mount. */
@@ -80,10 +83,9 @@ static int is_same(struct docker *d, const char *id, const char *inside, int fd,
     char header[STAT_TEXT];
 
     for (int i = 0; i < TRIES; i++) {
-        int64_t before = mtime_here(fd);
+        file_time before = mtime_here(fd), there;
         int r = container_path(d, id, inside, p, header, sizeof(header), e);
-        int64_t there = r == 0 ? mtime_of(header) : 0;
-        if (r < 0 || there == 0)
+        if (r < 0 || !mtime_of(header, &there))
             return r;
         if (there == before || (there > before && there <= mtime_here(fd)))
             return 1;

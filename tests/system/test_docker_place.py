@@ -129,6 +129,21 @@ def test_a_workspace_that_is_being_changed_is_no_other_directory(make, engine):
         s.ctl('close force')
 
 
+@pytest.mark.parametrize('year', [1960, 1970, 2400])
+def test_a_workspace_whose_directory_has_an_odd_time_is_no_other_directory(make, engine, year):
+    """Archives bring such times; that of 1970 is 0, and that of 2400 is not to be had in 64 bits of nanoseconds."""
+    s = make(engine).session()
+    write(s / 'f', 'here')
+    wait_for(lambda: s.state() == 'ready')
+    s.ctl('close')
+    then = (year - 1970) * 31556952
+    os.utime(s.path, (then, then))
+    s.ctl('close')
+    if os.stat(f'{s.daemon.basedir}/alice/coder').st_mtime != then:
+        pytest.skip('the file system here has no such time')
+    assert output(s, 'cat f') == 'here'
+
+
 def test_a_container_that_is_removed_while_it_is_being_made_is_no_other_directory(make, engine):
     s = make(engine).session()
     stop = f'{s.daemon.top}/stop'
