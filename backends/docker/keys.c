@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/docker/docker.h"
 #include "fs/base/cleanup.h"
 #include "fs/config/config.h"
 
@@ -95,7 +96,17 @@ static int key_security_opt(struct docker_keys *k, const char *v, struct err *e)
     return sandbox_words_add(&k->security_opt, v, e);
 }
 static int key_mounts(struct docker_keys *k, const char *v, struct err *e) { return sandbox_words_add(&k->mounts, v, e); }
-static int key_labels(struct docker_keys *k, const char *v, struct err *e) { return sandbox_env_add(&k->labels, v, e); }
+
+/* By ours containers are found again. */
+static int key_labels(struct docker_keys *k, const char *v, struct err *e)
+{
+    int r = sandbox_env_add(&k->labels, v, e);
+
+    for (size_t i = 0; r == 0 && i < k->labels.n; i++)
+        if (strncmp(k->labels.list[i], DOCKER_LABEL, strlen(DOCKER_LABEL)) == 0)
+            r = err_set(e, -EINVAL, "\"%s\": what begins with " DOCKER_LABEL " is wsmfs's own", k->labels.list[i]);
+    return r;
+}
 
 static int key_timeout(struct docker_keys *k, const char *v, struct err *e)
 {
@@ -151,6 +162,21 @@ static const struct {
     { "backend", "mounts", key_mounts },
 };
 
+/* A section as it stands in the file. */
+static const char *title(const char *section) { return strcmp(section, "backend") == 0 ? "backend docker" : section; }
+
+static int unknown(const char *key, struct err *e)
+{
+    struct sandbox_limits none = { 0 };
+    const char *section = sandbox_limit_parse(&none, key, "", NULL) == -ENOENT ? NULL : "sandbox";
+
+    for (size_t i = 0; !section && i < array_size(keys); i++)
+        if (strcmp(keys[i].key, key) == 0)
+            section = keys[i].section;
+    return section ? err_set(e, -EINVAL, "it is a key of section [%s]", title(section))
+                   : err_set(e, -EINVAL, "the docker backend cannot honour it");
+}
+
 static int take(struct docker_keys *k, const struct config_pair *p, struct err *e)
 {
     int r;
@@ -159,7 +185,7 @@ static int take(struct docker_keys *k, const struct config_pair *p, struct err *
         if (strcmp(keys[i].section, p->section) == 0 && strcmp(keys[i].key, p->key) == 0)
             return keys[i].take(k, p->value, e);
     r = strcmp(p->section, "sandbox") == 0 ? sandbox_limit_parse(&k->limits, p->key, p->value, e) : -ENOENT;
-    return r == -ENOENT ? err_set(e, -EINVAL, "the docker backend cannot honour it") : r;
+    return r == -ENOENT ? unknown(p->key, e) : r;
 }
 
 /* Where images come from is said once. */
@@ -188,7 +214,7 @@ int docker_keys_read(const char *source, const struct config_pair *pairs, struct
     *out = (struct docker_keys){ .limits.pids = PIDS_BY_ITSELF, .timeout_ms = TIMEOUT_BY_ITSELF_MS };
     for (const struct config_pair *p = pairs; p; p = p->next)
         if (take(out, p, &why) < 0)
-            return err_set(e, why.code, "%s of section [%s]: %s", p->key, p->section, why.text);
+            return err_set(e, why.code, "%s of section [%s]: %s", p->key, title(p->section), why.text);
     if (check_image(source, out, e) < 0)
         return -EINVAL;
     return *source ? set_text(&out->image, source, e) : 0;

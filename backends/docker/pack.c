@@ -76,8 +76,8 @@ static int open_directory(struct pack *p, struct err *e)
 {
     p->root = open(p->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (p->root < 0)
-        return err_sys(e, errno == ENOENT || errno == ENOTDIR ? -ENXIO : -errno, "the directory %s, which images are "
-                       "built from, cannot be opened", p->directory);
+        return err_set(e, errno == ENOENT || errno == ENOTDIR ? -ENXIO : -errno, "the directory %s, which images are "
+                       "built from, cannot be opened: %s", p->directory, strerror(errno));
     if (faccessat(p->root, "Dockerfile", F_OK, AT_SYMLINK_NOFOLLOW) < 0)
         return err_set(e, -ENXIO, "there is no Dockerfile in %s", p->directory);
     return read_ignore(p, e);

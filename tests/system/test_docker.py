@@ -254,7 +254,9 @@ def test_environment_and_limits(docker, engine):
 
 
 @pytest.mark.parametrize('backend,word', [('pull = sometimes', 'pull'), ('colour = red', 'colour'),
-                                          ('image = a:1', 'image'), ('read_only = perhaps', 'read_only')])
+                                          ('image = a:1', 'image'), ('read_only = perhaps', 'read_only of section [backend docker]'),
+                                          ('memory = 1G', 'memory of section [backend docker]: it is a key of section [sandbox]'),
+                                          ('labels = wsmfs.id=x', 'wsmfs.id=x')])
 def test_a_setting_that_makes_no_sense_refuses_the_mount_by_name(docker, backend, word):
     d = docker(start=False, backend=backend)
     assert word in mount_fails(d)[1]
