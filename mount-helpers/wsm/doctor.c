@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "child.h"
@@ -10,6 +11,16 @@
 
 #define CHECK_TIMEOUT_MS 60000
 #define WORDS_MAX 2
+
+struct doctor_options {
+    const char *mount;
+};
+
+static const struct option_row options[] = {
+    { 'o', "options", "OPTION,…", "those of the mount, as for wsmfs", OPTION_TEXT,
+      offsetof(struct doctor_options, mount) },
+    {0},
+};
 
 /* Where wsmfs lies as seen from this program: beside it, as installed, and in a build tree. */
 static const char *const beside[] = {"wsmfs", "../sbin/wsmfs", "../../fs/wsmfs"};
@@ -83,16 +94,20 @@ static enum verdict check_program(const char *program, int status, struct findin
 }
 
 /* 0: a mount would work. Its output is for the other checks too. */
-static int run_check(char **words, int n_words, char **text)
+static int run_check(const char *mount, char **words, int n_words, char **text)
 {
     cleanup_free char *program = find_wsmfs();
-    const char *argv[WORDS_MAX + 3] = { program, "--check" };
+    const char *argv[WORDS_MAX + 5] = { program, "--check" };
     struct finding f = {0};
     enum verdict v;
     int status;
 
     for (int i = 0; i < n_words; i++)
         argv[2 + i] = words[i];
+    if (mount) {
+        argv[2 + n_words] = "-o";
+        argv[3 + n_words] = mount;
+    }
     status = child_run(argv, CHECK_TIMEOUT_MS, text);
     v = check_program(program, status, &f);
     doctor_print(v, "wsmfs", &f);
@@ -115,23 +130,25 @@ static int run_own(const char *checked)
     return status;
 }
 
-static int run(const struct command *self, void *options, char **words, int n_words)
+static int run(const struct command *self, void *given, char **words, int n_words)
 {
     cleanup_free char *checked = NULL;
-    int status = run_check(words, n_words, &checked);
+    const struct doctor_options *o = given;
+    int status = run_check(o->mount, words, n_words, &checked);
+    const char *what = n_words ? words[0] : "Local workspaces";
 
     (void)self;
-    (void)options;
     status |= run_own(checked ? checked : "");
     doctor_mounts();
-    puts(status ? "Local workspaces would not work here yet." : "Local workspaces work here.");
+    printf(status ? "%s would not work here yet.\n" : n_words ? "%s would work here.\n" : "%s work here.\n", what);
     return status ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 const struct command doctor_commands[] = {
-    { .name = "doctor", .words = "[SOURCE DIRECTORY]", .summary = "Say what this machine lacks, and how to mend it",
-      .text = "What would be mounted where is looked at too, when it is named. The exit status is 0 when local\n"
-              "workspaces work; what only other backends need is a note.",
+    { .name = "doctor", .words = "[SOURCE DIRECTORY]", .options = options, .options_size = sizeof(struct doctor_options),
+      .summary = "Say what this machine lacks, and how to mend it",
+      .text = "What would be mounted where is looked at too, when it is named. The exit status is 0 what\n"
+              "is named works, else local workspaces; what only other backends need is a note.",
       .min_words = 0, .max_words = WORDS_MAX, .run = run },
     {0},
 };
