@@ -41,7 +41,7 @@ static void docker_finish(void *state)
     free(d);
 }
 
-static int begin(struct docker *d, struct err *e)
+int docker_settle(struct docker *d, struct err *e)
 {
     struct engine_address at;
     int r = docker_keys_read(d->mount.source, d->mount.pairs, &d->keys, e);
@@ -55,6 +55,13 @@ static int begin(struct docker *d, struct err *e)
     if (r == 0 && strncmp(engine_name(d->engine), "unix://", 7) != 0)
         r = err_set(e, -EINVAL, "the Docker engine at %s may be on another machine, where this host's directories are not: "
                     "only a local one, on a unix socket, can be used", engine_name(d->engine));
+    return r;
+}
+
+static int begin(struct docker *d, struct err *e)
+{
+    int r = docker_settle(d, e);
+
     if (r == 0)
         r = flights_create(&d->flights, e);
     return r == 0 ? docker_place_guest(d, e) : r;
@@ -509,6 +516,7 @@ static const struct backend docker_backend = {
     .root_look = docker_root_look,
     .root_children = docker_root_children,
     .root_open = docker_root_open,
+    .check = docker_check,
     .foreign_ids = true,
     .look = docker_look,
 };

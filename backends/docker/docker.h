@@ -35,6 +35,14 @@ struct docker {
     struct docker_watch *watch; /* NULL: not begun */
 };
 
+/* ── docker.c, check.c ── */
+
+/* Reads the keys and finds the engine, whatever of d->mount but `basedir_fd` and `noticed` is there. Makes nothing,
+ * connects to nothing. -errno with a sentence; what has been set is to be finished in any case. */
+int docker_settle(struct docker *d, struct err *e);
+/* The callback of this name. */
+int docker_check(const struct backend_mount *m, char *found, size_t size, struct err *e);
+
 /* ── place.c ── */
 
 /* Puts the guest program where containers can see it. */
