@@ -415,6 +415,7 @@ void fs_unmount(struct fs *fs)
 {
     if (!fs->mounted)
         return;
+    fuse_session_exit(fs->session); /* an answer that comes after this goes nowhere, which is no complaint */
     fs_cut_off(fs); /* first: what follows waits for threads that may tell the kernel something */
     if (fs->jobs)
         jobs_mount_ended(fs->jobs);

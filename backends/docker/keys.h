@@ -20,7 +20,7 @@ struct docker_keys {
     char *host;      /* NULL: as the docker command finds it */
     char *basedir_on_engine; /* the base directory's path for the engine; NULL: as for us */
     char *network;   /* NULL: none */
-    char *user;      /* of jobs; NULL: the image's */
+    char *user;      /* of jobs; NULL: root of the container, whatever the image says */
     char *runtime;   /* NULL: the engine's default */
     bool  read_only;
     bool  init;      /* the engine's own init is process 1, the guest its child */
