@@ -71,35 +71,54 @@ static struct json_object *list_of(const struct sandbox_words *w)
     return a;
 }
 
+/* As the engine takes them: "chown", "CAP_CHOWN", "ALL". */
+static bool is_among(const struct sandbox_words *w, const char *capability)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        const char *word = w->list[i];
+        if (strncasecmp(word, "CAP_", 4) == 0)
+            word += 4;
+        if (strcasecmp(word, capability) == 0 || strcasecmp(word, "ALL") == 0)
+            return true;
+    }
+    return false;
+}
+
 static struct json_object *capabilities_of(const struct docker_keys *k)
 {
     struct json_object *a = list_of(&k->cap_add);
 
-    for (size_t i = 0; i < array_size(capabilities); i++) {
-        bool dropped = false;
-        for (size_t j = 0; j < k->cap_drop.n; j++)
-            dropped = dropped || strcasecmp(k->cap_drop.list[j], capabilities[i]) == 0 ||
-                      strcasecmp(k->cap_drop.list[j], "ALL") == 0;
-        if (!dropped)
+    for (size_t i = 0; i < array_size(capabilities); i++)
+        if (!is_among(&k->cap_drop, capabilities[i]))
             json_object_array_add(a, json_object_new_string(capabilities[i]));
-    }
+    return a;
+}
+
+/* The last word on a thing is the engine's, so ours is only there where nothing is said. */
+static struct json_object *security_of(const struct docker_keys *k)
+{
+    static const char ours[] = "no-new-privileges";
+    struct json_object *a = list_of(&k->security_opt);
+
+    for (size_t i = 0; i < k->security_opt.n; i++)
+        if (strncmp(k->security_opt.list[i], ours, strlen(ours)) == 0)
+            return a;
+    json_object_array_add(a, json_object_new_string(ours));
     return a;
 }
 
 static struct json_object *host_config(struct docker *d, const struct backend_workspace *w)
 {
     const struct docker_keys *k = &d->keys;
-    struct json_object *h = json_object_new_object(), *drop = json_object_new_array(), *security = list_of(&k->security_opt),
-                       *log = json_object_new_object();
+    struct json_object *h = json_object_new_object(), *drop = list_of(&k->cap_drop), *log = json_object_new_object();
 
-    json_object_array_add(drop, json_object_new_string("ALL"));
-    json_object_array_add(security, json_object_new_string("no-new-privileges"));
+    json_object_array_add(drop, json_object_new_string("ALL")); /* the others are there for the engine to know them */
     set(log, "Type", "none"); /* nothing is printed there, and the default grows without bound */
     json_object_object_add(h, "Mounts", docker_mounts(d, w));
     set(h, "NetworkMode", k->network ? k->network : "none");
     json_object_object_add(h, "CapDrop", drop);
     json_object_object_add(h, "CapAdd", capabilities_of(k));
-    json_object_object_add(h, "SecurityOpt", security);
+    json_object_object_add(h, "SecurityOpt", security_of(k));
     json_object_object_add(h, "LogConfig", log);
     json_object_object_add(h, "ReadonlyRootfs", json_object_new_boolean(k->read_only));
     json_object_object_add(h, "Init", json_object_new_boolean(k->init));

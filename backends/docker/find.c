@@ -54,6 +54,8 @@ static int set_tcp(struct engine_address *a, const char *where, bool tls, struct
     const char *port = host_len < n ? colon + 1 : tls ? PORT_TLS : PORT_PLAIN;
     int port_len = host_len < n ? (int)(where + n - port) : (int)strlen(port);
 
+    if (n == 0 && *where == '/')
+        return err_set(e, -EINVAL, "%s is no address of an engine; a socket's is unix://%s (%s)", where, where, a->from);
     if (where[n] && where[n + 1])
         return err_set(e, -EINVAL, "the engine's address %s has a path, which is not supported (%s)", where, a->from);
     if (asprintf(&a->url, "%s://%.*s:%.*s", tls ? "https" : "http", host_len ? (int)host_len : 9,

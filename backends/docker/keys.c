@@ -2,6 +2,8 @@
 #include "backends/docker/keys.h"
 
 #include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,10 +93,40 @@ static int key_cap_add(struct docker_keys *k, const char *v, struct err *e)
 {
     return sandbox_words_add(&k->cap_add, v, e);
 }
+
+/* The engine wants the profile itself, where the docker command takes a file. */
+static int read_seccomp(char **word, struct err *e)
+{
+    static const char key[] = "seccomp=";
+    const char *file = *word + strlen(key);
+    struct json_object *profile;
+    char *whole = NULL;
+
+    if (strncmp(*word, key, strlen(key)) != 0 || strcmp(file, "unconfined") == 0 || strcmp(file, "builtin") == 0)
+        return 0;
+    profile = *file == '/' ? json_object_from_file(file) : NULL;
+    if (!profile)
+        return err_set(e, -EINVAL, "\"%s\": it wants unconfined, builtin or the absolute path of a profile in JSON", *word);
+    if (asprintf(&whole, "%s%s", key, json_object_to_json_string_ext(profile, JSON_C_TO_STRING_PLAIN)) < 0)
+        whole = NULL;
+    json_object_put(profile);
+    if (!whole)
+        return err_set(e, -ENOMEM, "out of memory");
+    free(*word);
+    *word = whole;
+    return 0;
+}
+
 static int key_security_opt(struct docker_keys *k, const char *v, struct err *e)
 {
-    return sandbox_words_add(&k->security_opt, v, e);
+    size_t before = k->security_opt.n;
+    int r = sandbox_words_add(&k->security_opt, v, e);
+
+    for (size_t i = before; r == 0 && i < k->security_opt.n; i++)
+        r = read_seccomp(&k->security_opt.list[i], e);
+    return r;
 }
+
 static int key_mounts(struct docker_keys *k, const char *v, struct err *e) { return sandbox_words_add(&k->mounts, v, e); }
 
 /* By ours containers are found again. */

@@ -256,10 +256,41 @@ def test_environment_and_limits(docker, engine):
 @pytest.mark.parametrize('backend,word', [('pull = sometimes', 'pull'), ('colour = red', 'colour'),
                                           ('image = a:1', 'image'), ('read_only = perhaps', 'read_only of section [backend docker]'),
                                           ('memory = 1G', 'memory of section [backend docker]: it is a key of section [sandbox]'),
-                                          ('labels = wsmfs.id=x', 'wsmfs.id=x')])
+                                          ('labels = wsmfs.id=x', 'wsmfs.id=x'),
+                                          ('security_opt = seccomp=/no/where', 'seccomp=/no/where')])
 def test_a_setting_that_makes_no_sense_refuses_the_mount_by_name(docker, backend, word):
     d = docker(start=False, backend=backend)
     assert word in mount_fails(d)[1]
+
+
+DEFAULT_CAPS = 0xfb  # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
+
+
+@pytest.mark.parametrize('backend,caps,no_new', [
+    ('', DEFAULT_CAPS, 1), ('cap_drop = CAP_CHOWN kill', DEFAULT_CAPS & ~(1 << 0 | 1 << 5), 1), ('cap_drop = all', 0, 1),
+    ('cap_drop = ALL\ncap_add = CHOWN', 1, 1), ('cap_add = NET_RAW', DEFAULT_CAPS | 1 << 13, 1),
+    ('security_opt = no-new-privileges=false', DEFAULT_CAPS, 0)])
+def test_what_a_container_may_do_is_what_is_said(docker, backend, caps, no_new):
+    text = output(docker(backend=backend).session(), 'cat /proc/self/status')
+    of = dict(line.split(':\t', 1) for line in text.splitlines() if ':\t' in line)
+    assert [int(of[name], 16) for name in ('CapEff', 'CapBnd', 'CapInh', 'CapAmb')] == [caps, caps, 0, 0]
+    assert of['NoNewPrivs'] == str(no_new) and of['Seccomp'] == '2'
+
+
+def test_a_capability_that_nobody_knows_is_refused_also_as_one_to_drop(docker):
+    d = docker(backend='cap_drop = CHOWM')
+    s = d.session()
+    d.expect('CHOWM')
+    assert errno_of(s.ctl, 'provision') == 'EINVAL'
+    assert 'CHOWM' in s.error()
+
+
+def test_a_seccomp_profile_is_a_file(docker, tmp_path):
+    (tmp_path / 'profile').write_text('{ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [\n'
+                                      '  { "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO" } ] }', encoding='ascii')
+    s = docker(backend=f'security_opt = seccomp={tmp_path}/profile').session()
+    assert run_job(s, 'mkdir d')[0] == '1'
+    assert output(s, 'echo works', 'k') == 'works\n'
 
 
 def test_a_job_starts_faster_than_an_exec(s):
