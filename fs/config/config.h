@@ -155,8 +155,8 @@ int config_finish(struct config *c, struct err *e);
  * changed. A changed log_level is set at once. Any thread; another reload is waited for. */
 int config_reload(struct config *c, char **kept, struct err *e);
 
-/* The effective configuration as an INI text, secrets masked (values of keys that end in
- * token, password, secret or key). malloc'ed. */
+/* The effective configuration as an INI text, secrets masked (values of keys, and of variables in
+ * `env`, that end in token, password, secret or key). malloc'ed. */
 char *config_dump(struct config *c);
 
 /* Prints the options for --help. */

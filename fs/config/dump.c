@@ -7,6 +7,8 @@
 #include "fs/base/cleanup.h"
 #include "fs/config/internal.h"
 
+#define MASK "********"
+
 static void dump_options(FILE *out, struct config *c)
 {
     for (const struct option_spec *o = config_options(); o->name; o++) {
@@ -19,17 +21,42 @@ static void dump_options(FILE *out, struct config *c)
 }
 
 /* Keys that hold secrets are known by their last word. */
-static bool is_secret(const char *key)
+static bool is_secret(const char *key, size_t n)
 {
     static const char *const ends[] = {"token", "password", "secret", "key"};
-    size_t n = strlen(key);
 
     for (size_t i = 0; i < array_size(ends); i++) {
         size_t k = strlen(ends[i]);
-        if (n >= k && strcasecmp(key + n - k, ends[i]) == 0)
+        if (n >= k && strncasecmp(key + n - k, ends[i], k) == 0)
             return true;
     }
     return false;
+}
+
+/* K=V, separated by blanks: each has a name of its own. */
+static void dump_variables(FILE *out, const char *value)
+{
+    const char *before = "";
+
+    for (const char *p = value + strspn(value, " \t"); *p; p += strspn(p, " \t")) {
+        int n = (int)strcspn(p, " \t"), name = (int)strcspn(p, "= \t");
+        if (name < n && is_secret(p, (size_t)name))
+            fprintf(out, "%s%.*s=" MASK, before, name, p);
+        else
+            fprintf(out, "%s%.*s", before, n, p);
+        before = " ";
+        p += n;
+    }
+    putc('\n', out);
+}
+
+static void dump_pair(FILE *out, const struct config_pair *p)
+{
+    fprintf(out, "%s = ", p->key);
+    if (strcmp(p->key, "env") == 0)
+        dump_variables(out, p->value);
+    else
+        fprintf(out, "%s\n", is_secret(p->key, strlen(p->key)) ? MASK : p->value);
 }
 
 static void dump_pairs(FILE *out, const struct config *c, const char *section, const char *title)
@@ -42,7 +69,7 @@ static void dump_pairs(FILE *out, const struct config *c, const char *section, c
         if (!open)
             fprintf(out, "\n[%s]\n", title);
         open = true;
-        fprintf(out, "%s = %s\n", p->key, is_secret(p->key) ? "********" : p->value);
+        dump_pair(out, p);
     }
 }
 

@@ -313,6 +313,19 @@ static void a_dump_hides_secrets(void **state)
     assert_non_null(strstr(text, "[backend e2b]"));
 }
 
+static void a_dump_hides_secret_variables(void **state)
+{
+    struct config *c = *state;
+    cleanup_free char *text = NULL;
+
+    write_file("[sandbox]\nenv = LANG=C  API_TOKEN=topsecret1 aws_secret_access_key=topsecret2 TOKENS=1 TOKEN=\n");
+    config_set_source(c, "e2b:base", NULL);
+    read_it(c);
+    text = config_dump(c);
+    assert_null(strstr(text, "topsecret"));
+    assert_non_null(strstr(text, "\nenv = LANG=C API_TOKEN=******** aws_secret_access_key=******** TOKENS=1 TOKEN=********\n"));
+}
+
 static void a_shared_objects_section_is_named_like_its_file(void **state)
 {
     struct config *c = *state;
@@ -471,6 +484,7 @@ int main(void)
         WITH(a_file_that_anybody_may_write_is_refused),
         WITH(a_dump_reads_back_as_itself),
         WITH(a_dump_hides_secrets),
+        WITH(a_dump_hides_secret_variables),
         WITH(a_shared_objects_section_is_named_like_its_file),
         WITH(reload_takes_what_is_live_and_names_the_rest),
         WITH(reload_of_the_same_changes_nothing),
