@@ -17,7 +17,7 @@ struct doctor_options {
 };
 
 static const struct option_row options[] = {
-    { 'o', "options", "OPTION,…", "those of the mount, as for wsmfs", OPTION_TEXT,
+    { 'o', "options", "OPTIONS", "those of the mount, as for wsmfs", OPTION_TEXT,
       offsetof(struct doctor_options, mount) },
     {0},
 };
@@ -147,7 +147,7 @@ static int run(const struct command *self, void *given, char **words, int n_word
 const struct command doctor_commands[] = {
     { .name = "doctor", .words = "[SOURCE DIRECTORY]", .options = options, .options_size = sizeof(struct doctor_options),
       .summary = "Say what this machine lacks, and how to mend it",
-      .text = "What would be mounted where is looked at too, when it is named. The exit status is 0 what\n"
+      .text = "What would be mounted where is looked at too, when it is named. The exit status is 0 when what\n"
               "is named works, else local workspaces; what only other backends need is a note.",
       .min_words = 0, .max_words = WORDS_MAX, .run = run },
     {0},
