@@ -114,7 +114,7 @@ int commandline_help(struct config *c)
 {
     printf("usage: wsmfs SOURCE MOUNTPOINT [-f] [-d] [-o OPTION,...]\n"
            "       wsmfs [SOURCE MOUNTPOINT] [-o OPTION,...] --check\n\n"
-           "SOURCE is a backend and what it needs to know: local:/srv/workspaces. Backends:");
+           "SOURCE is a backend and what it needs to know: local:/srv/workspaces,\ndocker:python:3.12-slim. Backends:");
     for (const char *const *name = c->known_backends; *name; name++)
         printf(" %s", *name);
     printf(",\nor the path of a shared object.\n\n");

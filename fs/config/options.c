@@ -289,7 +289,8 @@ static const struct option_spec table[] = {
     {.name = "cpus", SANDBOX("NUMBER"), .help = "the processors whose time they take together, such as 1.5"},
     {.name = "pids", SANDBOX("NUMBER"), .help = "how many processes and threads they have together"},
     {.name = "network", SANDBOX("none|host"),
-     .help = "whether jobs reach the host's network, its loopback and abstract sockets included"},
+     .help = "whether jobs reach the host's network, its loopback and abstract sockets included; for docker also "
+             "the name of a network of the engine"},
     {.name = "env", SANDBOX("VARIABLES"), .help = "K=V separated by blanks, for every job's environment"},
     {.name = "env_file", .values = "FILE", .set = set_sandbox_path, .get = get_pair, AT(pairs),
      .help = "the same, from a file with one a line"},
