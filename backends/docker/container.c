@@ -15,6 +15,7 @@
 #define LABEL     DOCKER_LABEL
 #define GONE_NS   30000000000ll /* for a removal that is under way */
 #define LOOK_NS   20000000
+#define MAKING_NS 5000000000ll   /* for one that is being made when that is cancelled */
 #define LIST_MAX_BYTES (64u << 20) /* thousands of containers are a few MiB */
 
 /* What a container is allowed by itself: what package managers and chown need, and nothing that reaches
@@ -32,27 +33,20 @@ static bool is_cancelled(void *arg)
     return p && p->cancelled(p);
 }
 
-static int call(struct docker *d, const char *method, const char *path, struct json_object *body,
-                struct backend_progress *p, struct engine_answer *a, struct err *e)
-{
-    const struct engine_request rq = { .method = method, .path = path, .body = body, .timeout_ms = d->keys.timeout_ms,
-                                       .cancelled = is_cancelled, .arg = p };
-
-    return engine_call(d->engine, &rq, a, e);
-}
-
 /* A call on one container: METHOD /containers/ID TAIL. */
 static int call_on(struct docker *d, const char *method, const char *id, const char *tail, struct backend_progress *p,
                    struct engine_answer *a, struct err *e)
 {
     cleanup_free char *path = NULL;
+    struct engine_request rq = { .method = method, .timeout_ms = d->keys.timeout_ms, .cancelled = is_cancelled, .arg = p };
 
     *a = (struct engine_answer){ 0 };
     if (asprintf(&path, "/containers/%s%s", id, tail) < 0) {
         path = NULL;
         return err_set(e, -ENOMEM, "out of memory");
     }
-    return call(d, method, path, NULL, p, a, e);
+    rq.path = path;
+    return engine_call(d->engine, &rq, a, e);
 }
 
 /* ── what one is made from ───────────────────────────────────────────────────────────────── */
@@ -305,6 +299,22 @@ int container_look(struct docker *d, const struct backend_workspace *w, struct b
     return 0;
 }
 
+/* An engine that is left alone while it makes a container makes it all the same, in a moment when nobody looks for
+ * it any more: so a cancelled one is waited for, but not for ever, and removed by whoever has asked for it. */
+struct patience {
+    struct backend_progress *progress;
+    int64_t end_ns; /* 0: it is not cancelled */
+};
+
+static bool is_out_of_patience(void *arg)
+{
+    struct patience *p = arg;
+
+    if (p->end_ns == 0 && is_cancelled(p->progress))
+        p->end_ns = clock_ns() + MAKING_NS;
+    return p->end_ns && clock_ns() >= p->end_ns;
+}
+
 static bool is_taken(const struct engine_answer *a)
 {
     return a->status == 409 || (a->status == 500 && strstr(a->text, "already in use"));
@@ -316,12 +326,17 @@ int container_create(struct docker *d, const struct backend_workspace *w, const 
     cleanup_answer struct engine_answer a = { 0 };
     cleanup_json struct json_object *c = config_of(d, w, image);
     char path[128], spec[24];
+    struct patience patience = { .progress = p };
+    const struct engine_request rq = { .method = "POST", .path = path, .body = c, .timeout_ms = d->keys.timeout_ms,
+                                       .cancelled = is_out_of_patience, .arg = &patience };
     int r;
 
+    if (is_cancelled(p))
+        return err_set(e, -ECANCELED, "cancelled");
     hash(json_object_to_json_string(c), spec);
     json_object_object_add(c, "Labels", labels_of(d, w, spec));
     snprintf(path, sizeof(path), "/containers/create?name=%s", w->sandbox);
-    r = call(d, "POST", path, c, p, &a, e);
+    r = engine_call(d->engine, &rq, &a, e);
     if (r < 0)
         return r;
     if (a.status == 201 && is_id(text_at(a.json, "Id", NULL))) {

@@ -91,6 +91,23 @@ class Late(Fault):
         self.done = True
 
 
+class Behind(Fault):
+    """The engine hears of it after so many seconds, or if the client has gone by then, when `go` is set."""
+
+    def __init__(self, seconds, times=None):
+        super().__init__(times)
+        self.seconds = seconds
+        self.go = threading.Event()
+
+    def run(self, x):
+        if select.select([x.client], [], [], self.seconds)[0]:
+            self.go.wait(60)
+        x.send()
+        answer = x.server.recv(65536)
+        self.done = True
+        x.client.sendall(answer)
+
+
 class Cut(Fault):
     """The answer ends after so many bytes."""
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from engine_proxy import Cut, Late, Say, Stall, Swallow, Trickle, proxied, status
+from engine_proxy import Behind, Cut, Late, Say, Stall, Swallow, Trickle, proxied, status
 from harness import SLOWNESS, errno_of, mount_fails, read, wait_for, write
 from jobs import Job, output
 
@@ -137,6 +137,20 @@ def test_what_an_engine_does_after_it_was_given_up_is_found_again(faulty, proxy,
     use_files(s, 'x')
     assert errno_of(s.ctl, 'provision') in ('ETIMEDOUT', None)  # a second try may have begun
     wait_for(lambda: late.done)
+    all_is_well_again(engine, proxy, s)
+
+
+def test_a_container_that_is_being_made_when_its_workspace_closes_is_removed(faulty, proxy, engine):
+    """The engine would make it all the same once it has begun, and nobody would look for it any more."""
+    s = faulty().session()
+    behind = proxy.fail(CREATE, Behind(3, times=1))  # a cancelled request ends within one
+    use_files(s, 'x')
+    wait_for(lambda: behind.holding)
+    s.ctl('close')
+    os.makedirs(f'{s.daemon.basedir}/.wsmfs/run/{s.id()}')  # an engine that has begun has looked for it already
+    behind.go.set()
+    wait_for(lambda: behind.done)
+    assert engine.containers() == []
     all_is_well_again(engine, proxy, s)
 
 
