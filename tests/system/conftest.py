@@ -176,12 +176,13 @@ def source(request):
 
 @pytest.fixture
 def docker(mount, engine):
-    """docker(option=value, …): a mount whose workspaces are containers."""
-    def make(image='base:1', config='', start=True, backend='', **opts):
+    """docker(option=value, …): a mount whose workspaces are containers; of the engine of the test's own module, if
+    that has one."""
+    def make(image='base:1', config='', start=True, backend='', host=None, **opts):
         d = mount.prepare()
         d.source = f'docker:{image}'
-        d.opts.update(basedir=d.basedir, **opts)
-        d.set_config(f'{config}\n[backend docker]\nhost = {engine.host}\n{backend}\n')
+        d.opts.update({'basedir': d.basedir, **opts})
+        d.set_config(f'{config}\n[backend docker]\nhost = {host or engine.host}\n{backend}\n')
         return d.start() if start else d
     yield make
     for container in engine.containers():

@@ -104,6 +104,19 @@ class Engine:
         return json.loads(self('inspect', container))[0]
 
 
+def ready(s):
+    """An access, and the container that it brings."""
+    os.listdir(s.path)
+    wait_for(lambda: s.state() != 'provisioning', 60)
+    assert s.state() == 'ready', s.error()
+    return s
+
+
+def container_of(engine, s):
+    name = s.status()['sandbox']
+    return next(iter(engine('ps', '-aq', '--no-trunc', '--filter', f'name=^/{name}$').split()), None)
+
+
 @contextlib.contextmanager
 def running_engine(**how):
     """Skips where there is no dockerd; the words are Engine's."""

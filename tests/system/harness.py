@@ -746,7 +746,7 @@ def fusectl(top):
     try:
         yield own
     finally:
-        run('umount', own)
+        run('umount', '-l', own)  # somebody may be looking at it
         os.rmdir(own)
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from engine import running_engine
+from engine import container_of, ready, running_engine
 from engine_proxy import Cut, Proxy, status
 from harness import SLOWNESS, Child, errno_of, read, run, sh, wait_for, write
 from jobs import Job, output
@@ -29,36 +29,9 @@ def _engine():
         yield engine
 
 
-@pytest.fixture(name='docker')
-def _docker(mount, engine):
-    """docker(option=value, …): a mount whose workspaces are containers."""
-    def make(image='base:1', config='', start=True, backend='', host=None, **opts):
-        d = mount.prepare()
-        d.source = f'docker:{image}'
-        d.opts.update({'basedir': d.basedir, **opts})
-        d.set_config(f'{config}\n[backend docker]\nhost = {host or engine.host}\n{backend}\n')
-        return d.start() if start else d
-    yield make
-    for container in engine.containers():
-        engine('rm', '-f', container, check=False)
-
-
 @pytest.fixture(name='s')
 def _s(docker):
     return docker().session()
-
-
-def ready(s):
-    """An access, and the container that it brings."""
-    os.listdir(s.path)
-    wait_for(lambda: s.state() != 'provisioning', 60)
-    assert s.state() == 'ready', s.error()
-    return s
-
-
-def container_of(engine, s):
-    name = s.status()['sandbox']
-    return next(iter(engine('ps', '-aq', '--no-trunc', '--filter', f'name=^/{name}$').split()), None)
 
 
 def begun(s, name='long', cmd=FOREVER):
