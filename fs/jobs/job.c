@@ -8,6 +8,8 @@
 
 #include "fs/jobs/internal.h"
 
+#define UNASKED_MAX 3
+
 static void end_run(struct task *t);
 static void news_run(struct task *t);
 static void again_run(struct task *t);
@@ -350,11 +352,33 @@ bool job_fail(struct job *j, enum link_end kind, const struct err *e)
 
 /* ── entering later ──────────────────────────────────────────────────────────────────────── */
 
+/* The guest that it was handed to is gone, and knows nothing of it. */
+static void leave_guest(struct job *j)
+{
+    struct link_job *lj;
+    struct guest *g;
+
+    pthread_mutex_lock(&j->lock);
+    lj = steal_ptr(&j->link_job);
+    g = j->guest;
+    if (g)
+        guest_ref(g);
+    pthread_mutex_unlock(&j->lock);
+    if (lj)
+        link_job_forget(lj);
+    if (g) {
+        guest_remove(g, j);
+        guest_unref(g);
+    }
+}
+
 static void again_run(struct task *t)
 {
     struct job *j = container_of(t, struct job, again_task);
     struct jobs *js = j->jobs;
 
+    if (atomic_exchange(&j->unasked, false))
+        leave_guest(j);
     job_enter(j);
     job_unref(j);
     jobs_task_end(js);
@@ -365,4 +389,20 @@ void job_enter_later(struct job *j)
     job_ref(j);
     jobs_task_begin(j->jobs);
     pool_add(j->jobs->pool, &j->again_task);
+}
+
+/* A guest that is lost each time before it is asked is nothing to go on with. */
+bool job_ask_another(struct job *j)
+{
+    bool may;
+
+    pthread_mutex_lock(&j->lock);
+    may = !j->taken_over && !j->ending && j->state == JOB_STARTING;
+    pthread_mutex_unlock(&j->lock);
+    if (!may || atomic_load(&j->sets_up) || j->unasked_times == UNASKED_MAX)
+        return false;
+    j->unasked_times++;
+    atomic_store(&j->unasked, true);
+    job_enter_later(j);
+    return true;
 }

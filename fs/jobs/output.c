@@ -291,6 +291,8 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
 static void on_exited(struct link_job *lj, void *arg, const struct link_exit *x)
 {
     (void)lj;
+    if (x->unasked && job_ask_another(arg))
+        return;
     if (!job_hold_end(arg, x))
         job_end(arg, x);
 }

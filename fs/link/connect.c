@@ -102,7 +102,7 @@ static void close_stream(struct link *l)
     epoll_ctl(l->loop->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL); /* whoever else has the stream open */
     close(l->fd);
     l->fd = -1;
-    l->readable = l->writable = l->greeted = false;
+    l->readable = l->writable = l->greeted = l->asks = false;
     free(steal_ptr(&l->partial));
     l->partial_len = 0;
     l->in = (struct incoming){ 0 };

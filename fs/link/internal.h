@@ -94,6 +94,7 @@ struct link {
 
     int          fd;          /* -1: no connection */
     bool         readable, writable, greeted;
+    bool         asks;        /* a SPAWN lies in `out` of which nothing may have been written */
     bool         progress;    /* this connection was of use */
     int64_t      up_ns, heard_ns, ping_ns; /* ping_ns: an own ping is under way since */
     uint8_t     *partial;     /* an incomplete frame */
@@ -131,6 +132,7 @@ struct link_job {
     bool         has_instance;
     struct link_id instance;    /* where it may be spawned */
     bool         spawning;      /* SPAWN has no answer yet */
+    bool         asked;         /* something of SPAWN may have come to the guest, or it is not of this link */
     bool         attach_due, attaching, attached; /* on this connection */
     bool         started, exited, existed;
     struct request *forget;     /* ready to be sent */

@@ -50,7 +50,7 @@ static void exited(struct link_job *j, const struct link_exit *x)
 /* It never got to the guest (FAILED), or is there no more (LOST). */
 static void ended(struct link_job *j, enum link_end kind, int code, const char *why)
 {
-    struct link_exit x = { .kind = kind, .code = code, .text = why };
+    struct link_exit x = { .kind = kind, .code = code, .text = why, .unasked = kind == LINK_END_LOST && !j->asked };
 
     for (int s = 0; s < LINK_STREAMS; s++)
         x.total[s] = j->streams[s].received;
@@ -319,6 +319,7 @@ static void on_start(struct link_call *c)
     l->refs++;
     j->next = *at;
     *at = j;
+    j->asked = !r;
     list_append(&l->jobs, &j->all);
     if (l->state == LINK_LOST || l->closing || wrong_guest(j)) {
         free(r);

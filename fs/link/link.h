@@ -170,6 +170,7 @@ struct link_exit {
     enum link_end kind;
     int           code;
     bool          timed_out;            /* its timeout ended it */
+    bool          unasked;              /* of LOST: no guest was ever asked, so it may be asked of another one */
     uint64_t      total[LINK_STREAMS];  /* bytes written; all have been given to `output` (LOST: those
                                          * that were) */
     int64_t       start_ms, end_ms;     /* wall clock of the sandbox; 0: not known */

@@ -70,8 +70,10 @@ static bool put_request(struct link *l, struct request *r)
     list_remove(&r->links);
     list_append(&l->sent, &r->links);
     l->n_sent++;
-    if (r->type == PROTO_SPAWN && r->job)
+    if (r->type == PROTO_SPAWN && r->job) {
+        l->asks = true;
         job_spawn_sent(r->job);
+    }
     return true;
 }
 
@@ -165,6 +167,19 @@ static void fill(struct link *l)
             return;
 }
 
+/* Of what lies in the buffer some has been written: the guest may have it. */
+static void note_asked(struct link *l)
+{
+    if (!l->asks)
+        return;
+    l->asks = false;
+    list_for_each(pos, &l->sent) {
+        struct request *r = container_of(pos, struct request, links);
+        if (r->type == PROTO_SPAWN && r->job)
+            r->job->asked = true;
+    }
+}
+
 void link_send(struct link *l)
 {
     for (int turn = 0; l->fd >= 0 && l->writable && turn < WRITES; turn++) {
@@ -175,11 +190,13 @@ void link_send(struct link *l)
         if (l->fd < 0 || l->out_pos == l->out_len)
             return;
         n = send(l->fd, l->out + l->out_pos, l->out_len - l->out_pos, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n >= 0)
+        if (n >= 0) {
             l->out_pos += (uint32_t)n;
-        else if (errno == EAGAIN)
+            note_asked(l);
+        } else if (errno == EAGAIN) {
             l->writable = false;
-        else if (errno != EINTR)
+        } else if (errno != EINTR) {
             link_break(l, -errno, "the stream to the guest broke");
+        }
     }
 }
