@@ -88,6 +88,8 @@ static const char in_session, in_mirror;
 
 const void *control_other_side(const void *side) { return side == &in_session ? &in_mirror : &in_session; }
 
+bool control_is_mirror(const void *side) { return side == &in_mirror; }
+
 int control_entry(struct fs *fs, struct place *p, bool mirror, struct fuse_entry_param *e)
 {
     struct nodes *ns = &fs->nodes;

@@ -67,5 +67,7 @@ void verbs_write(struct fs *fs, fuse_req_t req, const struct verb_table *t, stru
 
 /* The second word of a control directory's key: that of the same place's in the other tree. */
 const void *control_other_side(const void *side);
+/* Whether it is that of the image below /.wsm/sessions. */
+bool control_is_mirror(const void *side);
 
 #endif

@@ -16,6 +16,7 @@
 #include "fs/base/walk.h"
 #include "fs/hostdir/contained.h"
 #include "fs/hostdir/hostdir.h"
+#include "fs/tree/control.h"
 #include "fs/tree/root.h"
 
 struct root_node {
@@ -171,50 +172,40 @@ static bool lies_in_workspace(const char *path)
     return !strncmp(path, INSIDE_ROOT, n) && (!path[n] || path[n] == '/');
 }
 
-/* Whether one of its components is `..`. */
-static bool has_dotdot(const char *text)
+/* The way from a session's root to its workspace. */
+struct way {
+    int  up;                            /* so many directories */
+    char down[3 * (NAME_MAX + 1) + 1];  /* then by this: "", or a path with a slash behind it */
+};
+
+/* `.wsm/root` lies in the session, and `root` of its image in /.wsm/sessions/USER/AGENT/SESSION. */
+static void find_way(const struct place *session, const void *side, struct way *w)
 {
-    for (; *text; text += *text == '/') {
-        size_t n = strcspn(text, "/");
-        if (n == 2 && text[0] == '.' && text[1] == '.')
-            return true;
-        text += n;
-    }
-    return false;
+    const struct place *agent = session->parent, *user = agent->parent;
+    bool mirror = control_is_mirror(side);
+    w->up = mirror ? 6 : 2;
+    w->down[0] = '\0';
+    if (mirror)
+        snprintf(w->down, sizeof w->down, "%s/%s/%s/", user->name, agent->name, session->name);
 }
 
-/* The text of a link at `inside` as it looks from there. `..` behind a name is taken by the text: in
- * the worst case it leads to another place of this read-only root. None is left there, at the end no more than
- * before: the name may be a link that leads to the root, and `..` from that out of it. */
-static int shown_text(const char *inside, const char *text, char *out)
+/* Writes the way from a directory `depth` below the root to `path`, which lies below the root or in the workspace. */
+static int express(const char *path, int depth, const struct way *w, char *out)
 {
-    int depth = depth_of(inside) - 1, leading = 0;
-    const char *rest = text;
-    bool in_workspace = lies_in_workspace(text);
+    bool in_workspace = lies_in_workspace(path);
     size_t used = 0;
-    if (text[0] != '/') {
-        for (; !strncmp(rest, "../", 3) || !strcmp(rest, ".."); rest += rest[2] ? 3 : 2)
-            leading++;
-        if (leading <= depth && !has_dotdot(rest))
-            return snprintf(out, PATH_MAX, "%s", text) < PATH_MAX ? 0 : -ENAMETOOLONG;
-        return root_resolve(inside, text, depth, out);
-    }
-    if (has_dotdot(text))
-        return root_resolve(inside, text, depth, out);
-    /* from `.wsm/root` the workspace is two directories up */
-    for (int i = 0; i < depth + (in_workspace ? 2 : 0); i++)
-        used += (size_t)snprintf(out + used, used < PATH_MAX ? PATH_MAX - used : 0, "../");
+    for (int i = 0; i < depth + (in_workspace ? w->up : 0) && used < PATH_MAX; i++)
+        used += (size_t)snprintf(out + used, PATH_MAX - used, "../");
     if (used >= PATH_MAX)
         return -ENAMETOOLONG;
-    rest = text + (in_workspace ? strlen(INSIDE_ROOT) : 0);
+    const char *rest = path + (in_workspace ? strlen(INSIDE_ROOT) : 0);
     rest += strspn(rest, "/");
-    used += (size_t)snprintf(out + used, PATH_MAX - used, "%s", *rest || used ? rest : ".");
+    used += (size_t)snprintf(out + used, PATH_MAX - used, "%s%s", in_workspace ? w->down : "", *rest || used ? rest : ".");
     return used < PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* Walks the text component by component from the link's directory (or the root), as text, never
- * above the root; the result relative to the link's directory. */
-int root_resolve(const char *inside, const char *text, int depth, char *out)
+/* Walks the text component by component from the link's directory (or the root), as text, never above the root. */
+static int resolve(const char *inside, const char *text, int depth, const struct way *w, char *out)
 {
     char path[2 * PATH_MAX] = "", todo[2 * PATH_MAX];
     const char *slash = strrchr(inside, '/');
@@ -232,30 +223,49 @@ int root_resolve(const char *inside, const char *text, int depth, char *out)
             strcat(strcat(path, "/"), c);
         }
     }
-    bool in_workspace = lies_in_workspace(path);
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; i < depth + (in_workspace ? 2 : 0) && used < PATH_MAX; i++)
-        used += (size_t)snprintf(out + used, PATH_MAX - used, "../");
-    if (used >= PATH_MAX)
-        return -ENAMETOOLONG;
-    const char *rest = path + (in_workspace ? strlen(INSIDE_ROOT) : 0);
-    rest += *rest == '/';
-    used += (size_t)snprintf(out + used, PATH_MAX - used, "%s", *rest || used ? rest : ".");
-    return used < PATH_MAX ? 0 : -ENAMETOOLONG;
+    return express(path, depth, w, out);
+}
+
+/* Whether one of its components is `..`. */
+static bool has_dotdot(const char *text)
+{
+    for (; *text; text += *text == '/') {
+        size_t n = strcspn(text, "/");
+        if (n == 2 && text[0] == '.' && text[1] == '.')
+            return true;
+        text += n;
+    }
+    return false;
+}
+
+/* The text of a link at `inside` as it looks from there. `..` behind a name is taken by the text: in
+ * the worst case it leads to another place of this read-only root. None is left there, at the end no more than
+ * before: the name may be a link that leads to the root, and `..` from that out of it. */
+static int shown_text(const char *inside, const char *text, const struct way *w, char *out)
+{
+    int depth = depth_of(inside) - 1, leading = 0;
+    const char *rest = text;
+    if (text[0] != '/') {
+        for (; !strncmp(rest, "../", 3) || !strcmp(rest, ".."); rest += rest[2] ? 3 : 2)
+            leading++;
+        if (leading <= depth && !has_dotdot(rest))
+            return snprintf(out, PATH_MAX, "%s", text) < PATH_MAX ? 0 : -ENAMETOOLONG;
+        return resolve(inside, text, depth, w, out);
+    }
+    return has_dotdot(text) ? resolve(inside, text, depth, w, out) : express(text, depth, w, out);
 }
 
 /* The link's text, as shown. -EINVAL: no link. */
-static int link_text(const char *inside, const struct backend_root_place *p, int fd, char *out)
+static int link_text(const char *inside, const struct way *w, const struct backend_root_place *p, int fd, char *out)
 {
     char text[PATH_MAX];
     if (p->kind == BACKEND_ROOT_LINK)
-        return shown_text(inside, p->target, out);
+        return shown_text(inside, p->target, w, out);
     ssize_t n = fd < 0 ? -1 : readlinkat(fd, "", text, sizeof text - 1);
     if (n < 0)
         return -EINVAL;
     text[n] = '\0';
-    return shown_text(inside, text, out);
+    return shown_text(inside, text, w, out);
 }
 
 static void directory_stat(const char *inside, struct stat *st)
@@ -263,7 +273,7 @@ static void directory_stat(const char *inside, struct stat *st)
     *st = (struct stat){.st_ino = path_ino(inside), .st_mode = S_IFDIR | 0755, .st_nlink = 2, .st_blksize = 4096};
 }
 
-static int stat_of(const char *inside, const struct backend_root_place *p, int fd, struct stat *st)
+static int stat_of(const char *inside, const struct way *w, const struct backend_root_place *p, int fd, struct stat *st)
 {
     char text[PATH_MAX];
     if (fd >= 0) {
@@ -275,7 +285,7 @@ static int stat_of(const char *inside, const struct backend_root_place *p, int f
         if (p->kind == BACKEND_ROOT_LINK)
             st->st_mode = S_IFLNK | 0777;
     }
-    if (S_ISLNK(st->st_mode) && link_text(inside, p, fd, text) == 0)
+    if (S_ISLNK(st->st_mode) && link_text(inside, w, p, fd, text) == 0)
         st->st_size = (off_t)strlen(text);
     /* read-only, and no program of the host gains rights by it */
     st->st_mode &= ~(mode_t)(S_ISUID | S_ISGID | (S_ISLNK(st->st_mode) ? 0 : 0222));
@@ -340,9 +350,11 @@ int root_entry(struct fs *fs, struct place *session, const void *side, const cha
     struct backend_root_place p;
     cleanup_close int fd = -1;
     *e = (struct fuse_entry_param){.attr_timeout = timeout_s(fs), .entry_timeout = timeout_s(fs)};
+    struct way w;
+    find_way(session, side, &w);
     int r = find(session, inside, &p, &fd);
     if (r == 0)
-        r = stat_of(inside, &p, fd, &e->attr);
+        r = stat_of(inside, &w, &p, fd, &e->attr);
     return r < 0 ? r : node_for(fs, session, side, inside, &e->attr, &e->ino);
 }
 
@@ -372,9 +384,11 @@ static void getattr(struct fs *fs, fuse_req_t req, struct node *n, struct fuse_f
     struct stat st;
     cleanup_close int fd = -1;
     (void)fi;
+    struct way w;
+    find_way(of(n)->session, n->second, &w);
     int r = find(of(n)->session, of(n)->inside, &p, &fd);
     if (r == 0)
-        r = stat_of(of(n)->inside, &p, fd, &st);
+        r = stat_of(of(n)->inside, &w, &p, fd, &st);
     if (r == 0 && (st.st_mode & S_IFMT) != of(n)->type)
         r = -ESTALE; /* something else stands there now: who comes by the name finds it */
     if (r < 0)
@@ -389,9 +403,11 @@ static void readlink_root(struct fs *fs, fuse_req_t req, struct node *n)
     char out[PATH_MAX];
     cleanup_close int fd = -1;
     (void)fs;
+    struct way w;
+    find_way(of(n)->session, n->second, &w);
     int r = find(of(n)->session, of(n)->inside, &p, &fd);
     if (r == 0)
-        r = link_text(of(n)->inside, &p, fd, out);
+        r = link_text(of(n)->inside, &w, &p, fd, out);
     if (r < 0)
         fuse_reply_err(req, -r);
     else

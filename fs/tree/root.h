@@ -11,8 +11,4 @@ extern const struct node_ops root_ops;
  * directories of a session apart. -ENOENT where nothing is shown. */
 int root_entry(struct fs *fs, struct place *session, const void *side, const char *inside, struct fuse_entry_param *e);
 
-/* What a link at `inside` with a `..` in its text leads to, judged by the text, relative to the
- * link's directory, which lies `depth` components below the root. `out` has PATH_MAX bytes. */
-int root_resolve(const char *inside, const char *text, int depth, char *out);
-
 #endif

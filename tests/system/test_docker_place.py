@@ -329,6 +329,20 @@ def test_nothing_planted_in_root_leads_out_of_it_or_stops_anybody(s, workdir):
         assert open_errno(f'{root}/null', os.O_RDONLY) == 'EACCES'
 
 
+def test_links_into_the_workspace_lead_there_from_the_managers_side_too(s):
+    write(s / 'f', 'x')
+    other = s.daemon.session('alice/coder/other').use()
+    assert run_job(s, 'mkdir /d; ln -s /workspace /d/w; ln -s /workspace/f /f; ln -s ../workspace/../workspace/f /d/f; '
+                      'ln -s /workspace/other /other; ln -s /etc/passwd /d/p')[0] == '0'
+    for root in [root_of(s), f'{s.control}/root']:
+        assert os.path.realpath(f'{root}/d/w') == os.path.realpath(s.path)
+        assert read(f'{root}/f') == read(f'{root}/d/f') == 'x'
+        assert errno_of(os.stat, f'{root}/other') == 'ENOENT'  # and not the control directory of that session
+        assert os.path.realpath(f'{root}/d/p') == os.path.realpath(f'{root}/etc/passwd')
+        assert os.lstat(f'{root}/f').st_size == len(os.readlink(f'{root}/f'))
+    assert os.path.exists(other.control)
+
+
 def test_a_step_up_behind_a_link_to_the_top_leads_nowhere(s):
     """Where each of a chain of links leads one directory up from what the one before it leads to."""
     chain = 'ln -s / /up0; ' + ''.join(f'ln -s up{i}/.. /up{i + 1}; ' for i in range(12))
