@@ -132,6 +132,9 @@ int adopt_load(struct manager *m, struct err *e)
 
 /* ── taking over ─────────────────────────────────────────────────────────────────────────── */
 
+/* Labels are whatever somebody has written there, and names become paths. */
+static bool name_none_or_valid(const char *name) { return !*name || name_valid(name); }
+
 static void found(const struct backend_found *f, void *arg)
 {
     struct manager *m = arg;
@@ -144,7 +147,7 @@ static void found(const struct backend_found *f, void *arg)
     };
     struct workspace *ws = NULL;
 
-    if (!identity_valid(f->id) || !name_valid(f->user))
+    if (!identity_valid(f->id) || !name_valid(f->user) || !name_none_or_valid(f->agent) || !name_none_or_valid(f->session))
         return;
     row.derived = derived_here(m, &row);
     if (!row.derived && identity_looks_derived(f->id))

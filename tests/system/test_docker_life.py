@@ -3,6 +3,7 @@
 daemons that end while jobs run, and many at once."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -478,6 +479,21 @@ def test_containers_of_which_nothing_is_known_any_more_are_evicted(engine, docke
     assert len(engine.containers()) == 3
     d.start(ttl=1)
     wait_for(lambda: not engine.containers(), 60)
+
+
+def test_labels_that_name_no_workspace_bring_none(engine, docker):
+    """An image may have labels of its own, and whoever runs it gives them to a container."""
+    d = docker()
+    instance = d.status()['instance']
+    id_ = hashlib.blake2b(b'per_agent/alice/../../out', digest_size=8).hexdigest()
+    for name, agent, own in [('planted', '../../out', id_), ('good', 'coder', d.session().id())]:
+        engine('create', '--name', name, '--label', f'wsmfs.instance={instance}', '--label', f'wsmfs.id={own}',
+               '--label', 'wsmfs.user=alice', '--label', f'wsmfs.agent={agent}', '--label', 'wsmfs.session=s1', 'base:1', '/bin/busybox')
+    d.restart()
+    wait_for(lambda: d.status()['workspaces']['ready'] == 1)
+    assert not os.path.exists(f'{d.top}/out')
+    assert sum(d.status()['workspaces'][state] for state in ['provisioning', 'ready', 'failed']) == 1
+    assert 'planted' in engine('ps', '-a', '--format', '{{.Names}}')
 
 
 def test_two_instances_on_one_engine_leave_each_other_alone(engine, docker):
