@@ -195,6 +195,10 @@ void link_send(struct link *l)
             note_asked(l);
         } else if (errno == EAGAIN) {
             l->writable = false;
+        } else if (errno == EPIPE || errno == ECONNRESET) {
+            /* what it had said before it hung up is still to be read, such as how a job has ended */
+            l->writable = false;
+            l->readable = true;
         } else if (errno != EINTR) {
             link_break(l, -errno, "the stream to the guest broke");
         }
