@@ -250,7 +250,7 @@ static void count_end(struct job *j)
     manager_count(j->jobs->manager, names[j->rec.kind], 1);
 }
 
-/* The guest may forget it now: it is written down. */
+/* Its guest may forget it: it is written down, or that guest knows nothing of it. */
 static void let_go(struct job *j)
 {
     struct link_job *lj;
@@ -352,33 +352,13 @@ bool job_fail(struct job *j, enum link_end kind, const struct err *e)
 
 /* ── entering later ──────────────────────────────────────────────────────────────────────── */
 
-/* The guest that it was handed to is gone, and knows nothing of it. */
-static void leave_guest(struct job *j)
-{
-    struct link_job *lj;
-    struct guest *g;
-
-    pthread_mutex_lock(&j->lock);
-    lj = steal_ptr(&j->link_job);
-    g = j->guest;
-    if (g)
-        guest_ref(g);
-    pthread_mutex_unlock(&j->lock);
-    if (lj)
-        link_job_forget(lj);
-    if (g) {
-        guest_remove(g, j);
-        guest_unref(g);
-    }
-}
-
 static void again_run(struct task *t)
 {
     struct job *j = container_of(t, struct job, again_task);
     struct jobs *js = j->jobs;
 
     if (atomic_exchange(&j->unasked, false))
-        leave_guest(j);
+        let_go(j);
     job_enter(j);
     job_unref(j);
     jobs_task_end(js);

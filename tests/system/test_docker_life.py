@@ -57,6 +57,15 @@ def progress(s):
 
 # ── behind our back ─────────────────────────────────────────────────────────────────────────
 
+def test_a_job_right_after_its_container_was_killed_runs_in_the_next_one(engine, s):
+    """It may have been handed to the guest that had just gone, which was never asked."""
+    ready(s)
+    for i in range(4):
+        assert output(s, 'echo before', f'before{i}') == 'before\n'
+        engine('kill', container_of(engine, s))
+        assert output(s, 'echo after', f'after{i}') == 'after\n'
+
+
 HOW = {
     'kill': 'killed',
     'stop -t 0': 'gone',

@@ -141,8 +141,11 @@ static int dial_fake(struct host_side *h)
     return pair[0];
 }
 
+/* Whether a guest that is given up has had the job. */
+enum asked { NEVER, PERHAPS, SURELY };
+
 /* A job on this guest ends as lost, and so does the link, after as many connections. */
-static void assert_given_up(void (*behave)(struct fake *), unsigned after, const char *why)
+static void assert_given_up(void (*behave)(struct fake *), unsigned after, enum asked asked, const char *why)
 {
     struct link_spawn s = { .script = "true", .stdin_pipe = true };
     struct host_side h;
@@ -157,6 +160,8 @@ static void assert_given_up(void (*behave)(struct fake *), unsigned after, const
     tjob_wait_exit(&t);
     assert_int_equal(t.exit.kind, LINK_END_LOST);
     assert_int_equal(t.exit.code, -EPROTO);
+    if (asked != PERHAPS)
+        assert_int_equal(t.exit.unasked, asked == NEVER);
     if (why && !strstr(t.text, why))
         fail_msg("\"%s\" does not say \"%s\"", t.text, why);
     assert_true(link_state(h.link, NULL) == LINK_LOST);
@@ -276,26 +281,26 @@ static void streams_that_went_back(struct fake *f)
 
 static void lies_are_found_out_and_given_up(void **state)
 {
-    static const struct { void (*behave)(struct fake *); unsigned after; const char *why; } lies[] = {
-        { noise, 5, "no greeting" },
-        { other_version, 1, "another version" },
-        { huge_frame, 5, "a malformed frame" },
-        { unasked_answer, 5, "KILL answer" },
-        { answer_of_another_type, 5, "KILL answer" },
-        { host_frame, 5, "PING" },
-        { second_hello, 5, "GUEST_HELLO" },
-        { output_with_a_gap, 5, "a malformed frame" },
-        { output_twice_in_the_log, 5, NULL },
-        { output_without_end, 5, NULL },
-        { exit_before_all_output, 5, "EXIT" },
-        { input_that_was_never_sent, 5, "STDIN_ROOM" },
-        { streams_that_went_back, 6, "ATTACH answer" },
+    static const struct { void (*behave)(struct fake *); unsigned after; enum asked asked; const char *why; } lies[] = {
+        { noise, 5, NEVER, "no greeting" },
+        { other_version, 1, NEVER, "another version" },
+        { huge_frame, 5, PERHAPS, "a malformed frame" },
+        { unasked_answer, 5, SURELY, "KILL answer" },
+        { answer_of_another_type, 5, SURELY, "KILL answer" },
+        { host_frame, 5, PERHAPS, "PING" },
+        { second_hello, 5, PERHAPS, "GUEST_HELLO" },
+        { output_with_a_gap, 5, SURELY, "a malformed frame" },
+        { output_twice_in_the_log, 5, SURELY, NULL },
+        { output_without_end, 5, SURELY, NULL },
+        { exit_before_all_output, 5, SURELY, "EXIT" },
+        { input_that_was_never_sent, 5, SURELY, "STDIN_ROOM" },
+        { streams_that_went_back, 6, SURELY, "ATTACH answer" },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
         print_message("lie %zu\n", i);
-        assert_given_up(lies[i].behave, lies[i].after, lies[i].why);
+        assert_given_up(lies[i].behave, lies[i].after, lies[i].asked, lies[i].why);
     }
 }
 
