@@ -138,6 +138,7 @@ struct link_job {
     struct request *forget;     /* ready to be sent */
     bool         keep;          /* do not forget it: set before end_call is queued */
     bool         quiet;         /* let go of: no more callbacks */
+    bool         ending;        /* end_call has been made, and waits for what lies before it */
     struct job_stream streams[LINK_STREAMS];
     bool         ack_queued, stdin_queued; /* ack_call, stdin_call are on their way: the loop's lock */
 

@@ -334,9 +334,9 @@ static void on_start(struct link_call *c)
     }
 }
 
-static void on_end(struct link_call *c)
+static void release(struct link_job *j)
 {
-    struct link_job *j = container_of(c, struct link_job, end_call), **at;
+    struct link_job **at;
     struct link *l = j->link;
 
     requests_let_go(l, j);
@@ -357,6 +357,20 @@ static void on_end(struct link_call *c)
     stdin_finish(j);
     free(j);
     link_unref(l);
+}
+
+/* A callback that was under way when the job was let go of on another thread may have queued calls on
+ * it behind this one. From now on there are no callbacks, so at the second time it is the last. */
+static void on_end(struct link_call *c)
+{
+    struct link_job *j = container_of(c, struct link_job, end_call);
+
+    if (j->ending) {
+        release(j);
+        return;
+    }
+    j->ending = j->quiet = true;
+    link_loop_call(j->link->loop, &j->end_call);
 }
 
 struct link_job *link_job_new(struct link *l, const struct link_id *key, const struct link_job_ops *ops, void *arg)

@@ -269,7 +269,8 @@ void link_job_forget(struct link_job *j);
 
 /* Lets go of a job here and tells the guest nothing: it runs on and its output waits, to be attached
  * again (a daemon that ends). `released` follows; when this is called on the loop thread no other
- * callback but the `done` of open requests comes before it. The job must not be used again. */
+ * callback but the `done` of open requests comes before it. The job must not be used again, but by a
+ * callback that is under way just now, which may use it to its end. */
 void link_job_release(struct link_job *j);
 
 /* One job that the guest has. */

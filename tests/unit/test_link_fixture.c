@@ -276,6 +276,8 @@ static void on_output(struct link_job *j, void *arg, enum link_stream stream, ui
     ack = !t->hold[stream];
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
+    if (t->within_output)
+        t->within_output(j, t);
     if (ack)
         link_job_ack(j, stream, offset + len);
 }
@@ -376,16 +378,18 @@ void tjob_let_flow(struct tjob *t, int stream)
     link_job_ack(t->job, (enum link_stream)stream, tjob_total(t, stream));
 }
 
+void tjob_wait_released(struct tjob *t) { WAIT(t, t->released); }
+
 void tjob_forget(struct tjob *t)
 {
     link_job_forget(t->job);
-    WAIT(t, t->released);
+    tjob_wait_released(t);
 }
 
 void tjob_release(struct tjob *t)
 {
     link_job_release(t->job);
-    WAIT(t, t->released);
+    tjob_wait_released(t);
 }
 
 void tjob_finish(struct tjob *t)

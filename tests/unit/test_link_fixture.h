@@ -68,6 +68,7 @@ struct tjob {
     pthread_mutex_t   lock;   /* guards what follows */
     pthread_cond_t    changed;
     bool              discard, hold[2]; /* do not keep data; do not acknowledge */
+    void            (*within_output)(struct link_job *j, struct tjob *t); /* set before it is spawned; NULL: nothing */
     bool              started, exited, taken, released;
     struct link_started start;
     struct link_exit  exit;
@@ -98,6 +99,7 @@ void tjob_wait_taken(struct tjob *t);
 void tjob_let_flow(struct tjob *t, int stream);
 void tjob_forget(struct tjob *t);   /* and waits until released */
 void tjob_release(struct tjob *t);
+void tjob_wait_released(struct tjob *t);
 void tjob_finish(struct tjob *t);   /* memory */
 /* Writes all of it to standard input, waiting for room. False: -EPIPE. */
 bool tjob_feed(struct tjob *t, uint64_t offset, const void *data, size_t len, bool end);

@@ -2,6 +2,7 @@
 /* How jobs are ended, found again, and lost: process trees, several hosts, a host that dies, a guest
  * that dies. */
 #include <errno.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -473,6 +474,40 @@ static void an_open_request_of_a_released_job_is_answered(void **state)
     tjob_finish(&t);
 }
 
+static sem_t within, released;
+
+static void use_it_after_the_release(struct link_job *j, struct tjob *t)
+{
+    sem_post(&within);
+    sem_wait(&released);
+    link_job_stdin(j, 0, "x", 1, false);
+    link_job_signal(j, SIGKILL, LINK_SCOPE_MAIN, tjob_done, t);
+}
+
+static void a_job_is_let_go_of_while_its_callback_uses_it(void **state)
+{
+    struct link_spawn s = { .script = "echo x; cat", .stdin_pipe = true, .env_guest = true };
+    void (*const ways[])(struct link_job *) = { link_job_release, link_job_forget };
+
+    (void)state;
+    sem_init(&within, 0, 0);
+    sem_init(&released, 0, 0);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct tjob t;
+        tjob_init(&t, &host, next_key++);
+        t.within_output = use_it_after_the_release;
+        tjob_spawn(&t, &s);
+        sem_wait(&within);
+        ways[i](t.job);
+        sem_post(&released);
+        tjob_wait_released(&t);
+        assert_int_equal(t.done_calls, 1);
+        tjob_finish(&t);
+    }
+    sem_destroy(&within);
+    sem_destroy(&released);
+}
+
 static void held_output_stops_its_own_stream_alone(void **state)
 {
     struct link_spawn s = { .script = "yes >&2 & while read x; do echo got $x; done; kill $!", .stdin_pipe = true };
@@ -642,6 +677,7 @@ int main(void)
         cmocka_unit_test(two_hosts_live_side_by_side_until_one_takes_a_job),
         cmocka_unit_test(all_jobs_are_listed_with_their_labels),
         cmocka_unit_test(an_open_request_of_a_released_job_is_answered),
+        cmocka_unit_test(a_job_is_let_go_of_while_its_callback_uses_it),
         cmocka_unit_test(held_output_stops_its_own_stream_alone),
         cmocka_unit_test(a_guest_answers_pings),
         cmocka_unit_test(a_guest_that_is_stopped_delivers_what_its_jobs_still_say),
