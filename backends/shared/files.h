@@ -24,7 +24,8 @@ int host_files_empty_trash(int base_fd, struct err *e);
 
 /* Moves a directory (path below `base_fd`, the last component by name alone) into a place of its own
  * below `trash_fd` and removes it there: by descriptors, following no link and entering no mount.
- * Missing: 0. Tells its progress every thousand files. -errno with a sentence; what could not be
+ * A removal is under a lock (flock) of its own, so that emptying the trash meanwhile, here or for another
+ * mount, passes it over. Missing: 0. Tells its progress every thousand files. -errno with a sentence; what could not be
  * removed stays in the trash, where trash_empty() tries again. */
 int trash_remove(int base_fd, const char *path, int trash_fd, struct backend_progress *p, struct err *e);
 

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #define OPEN_DIR   (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 #define STEP_FILES 1000
 #define NAME_SIZE  256
+#define REMOVAL_TRIES 100
 
 /* One removal: all it works on lies in one directory of its own. */
 struct removal {
@@ -156,14 +158,27 @@ static void remove_all(struct removal *r)
     }
 }
 
-/* Removes `name` of the trash, which is a removal's own directory. */
-static int finish_removal(int trash_fd, const char *name, struct backend_progress *p, struct err *e)
+/* Opens a removal's own directory and locks it, so that whoever empties the trash, here or for another
+ * mount of this base directory, leaves it to us. -EWOULDBLOCK: it is somebody else's; -ENOENT: it was. */
+static int open_removal(int trash_fd, const char *name)
 {
-    cleanup_close int top = openat(trash_fd, name, OPEN_DIR);
-    struct removal r = { .top_fd = top, .progress = p };
+    cleanup_close int fd = openat(trash_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
 
-    if (top < 0)
-        return errno == ENOENT ? 0 : err_sys(e, -errno, "the trash cannot be opened");
+    if (fd < 0)
+        return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) /* any other failure: no locks on this file system */
+        return -EWOULDBLOCK;
+    if (fstatat(trash_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
+    return steal_fd(&fd);
+}
+
+/* Removes `name` of the trash, which is the removal's own directory `top_fd`. */
+static int finish_removal(int trash_fd, const char *name, int top_fd, struct backend_progress *p, struct err *e)
+{
+    struct removal r = { .top_fd = top_fd, .progress = p };
+
     remove_all(&r);
     if (r.err.code == 0 && unlinkat(trash_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
         remember(&r, "the directory", name);
@@ -172,17 +187,21 @@ static int finish_removal(int trash_fd, const char *name, struct backend_progres
     return err_set(e, r.err.code, "%s; it has left its workspace and waits in .wsmfs/trash", r.err.text);
 }
 
-/* Makes a removal's own directory. */
+/* Makes a removal's own directory and opens it. One that was just made is empty, and may be taken away. */
 static int make_removal(int trash_fd, char *name, struct err *e)
 {
     uint64_t random;
+    int      fd = -EAGAIN;
 
-    if (getrandom(&random, sizeof(random), 0) < 0)
-        return err_sys(e, -errno, "no random number");
-    snprintf(name, NAME_SIZE, "%016llx", (unsigned long long)random);
-    if (mkdirat(trash_fd, name, 0700) < 0)
-        return err_sys(e, -errno, "the trash cannot be written");
-    return 0;
+    for (int i = 0; i < REMOVAL_TRIES && (fd == -EAGAIN || fd == -ENOENT); i++) {
+        if (getrandom(&random, sizeof(random), 0) < 0)
+            return err_sys(e, -errno, "no random number");
+        snprintf(name, NAME_SIZE, "%016llx", (unsigned long long)random);
+        if (mkdirat(trash_fd, name, 0700) < 0)
+            return err_sys(e, -errno, "the trash cannot be written");
+        fd = open_removal(trash_fd, name);
+    }
+    return fd < 0 ? err_sys(e, fd, "the trash cannot be opened") : fd;
 }
 
 /* Opens the directory that holds the last component of `path`, which is left in *last. */
@@ -204,24 +223,31 @@ int trash_remove(int base_fd, const char *path, int trash_fd, struct backend_pro
     const char *last;
     cleanup_close int parent = open_parent(base_fd, path, &last);
     cleanup_close int top = -1;
-    int r;
 
     if (parent == -ENOENT)
         return 0;
     if (parent < 0)
         return err_sys(e, parent, "%s cannot be opened", path);
-    r = make_removal(trash_fd, own, e);
-    if (r < 0)
-        return r;
-    top = openat(trash_fd, own, OPEN_DIR);
+    top = make_removal(trash_fd, own, e);
     if (top < 0)
-        return err_sys(e, -errno, "the trash cannot be opened");
+        return top;
     if (renameat(parent, last, top, "0") < 0) {
-        r = -errno;
+        int r = -errno;
         unlinkat(trash_fd, own, AT_REMOVEDIR);
         return r == -ENOENT ? 0 : err_sys(e, r, "%s cannot be moved away", path);
     }
-    return finish_removal(trash_fd, own, p, e);
+    return finish_removal(trash_fd, own, top, p, e);
+}
+
+static int empty_one(int trash_fd, const char *name, struct backend_progress *p, struct err *e)
+{
+    cleanup_close int top = open_removal(trash_fd, name);
+
+    if (top == -EWOULDBLOCK || top == -ENOENT)
+        return 0;
+    if (top < 0)
+        return err_sys(e, top, "the trash cannot be opened");
+    return finish_removal(trash_fd, name, top, p, e);
 }
 
 int trash_empty(int trash_fd, struct backend_progress *p, struct err *e)
@@ -234,7 +260,7 @@ int trash_empty(int trash_fd, struct backend_progress *p, struct err *e)
         if (is_dot(entry->d_name))
             continue;
         err_clear(&one);
-        int this = finish_removal(trash_fd, entry->d_name, p, &one);
+        int this = empty_one(trash_fd, entry->d_name, p, &one);
         if (this < 0 && r == 0) {
             r = this;
             if (e)

@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
+#include "backends/shared/files.h"
 #include "tests/unit/manager_fixture.h"
 
 static bool exists(struct fixture *f, const char *path)
@@ -155,6 +156,53 @@ static void an_interrupted_removal_is_finished_at_the_next_start(void **state)
     fixture_free(f);
 }
 
+struct emptying {
+    int         trash;
+    atomic_bool over;
+};
+
+static void *empty_again_and_again(void *arg)
+{
+    struct emptying *t = arg;
+
+    while (!atomic_load(&t->over)) {
+        struct err e;
+        if (trash_empty(t->trash, NULL, &e) < 0)
+            return "the trash could not be emptied";
+    }
+    return NULL;
+}
+
+/* Another mount of the base directory empties the trash when it starts, and so does ours, later on. */
+static void a_removal_is_left_to_the_one_who_does_it(void **state)
+{
+    struct fixture *f = fixture_new(&local_backend, "isolation=per_agent");
+    int base = open(f->base, O_PATH | O_DIRECTORY);
+    struct emptying t = { .trash = walk_open(base, ".wsmfs/trash", true) };
+    pthread_t thread;
+    void *failed;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, empty_again_and_again, &t), 0);
+    for (int i = 0; i < 300; i++) {
+        struct err e;
+        err_clear(&e);
+        int left = walk_open(base, "tree/d/e", true);
+        put_file_at(left, "f");
+        close(left);
+        if (trash_remove(base, "tree", t.trash, NULL, &e) != 0)
+            fail_msg("%s", e.text);
+        assert_false(exists(f, "base/tree"));
+    }
+    atomic_store(&t.over, true);
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    assert_int_equal(trash_left(f), 0);
+    close(t.trash);
+    close(base);
+    fixture_free(f);
+}
+
 /* Run in a mount namespace of its own, so that nothing is left behind. */
 static int destroy_with_a_mount_inside(void)
 {
@@ -249,6 +297,7 @@ int main(void)
         cmocka_unit_test(links_are_removed_and_never_followed),
         cmocka_unit_test(a_tree_of_any_depth_and_mode_is_removed),
         cmocka_unit_test(an_interrupted_removal_is_finished_at_the_next_start),
+        cmocka_unit_test(a_removal_is_left_to_the_one_who_does_it),
         cmocka_unit_test(a_tenants_directory_is_given_to_it_and_those_above_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
