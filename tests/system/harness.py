@@ -274,6 +274,28 @@ def mountinfo(point):
     return [m for m in watchdog.mounts_below(point) if m[0] == point]
 
 
+# ── processes ───────────────────────────────────────────────────────────────────────────────
+
+def descriptors_of(pid):
+    """What the descriptors of a process lead to. One that goes while this looks is left out, and one that
+    has ended has none: so this may be asked again and again until something is there."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for fd in os.listdir(f'/proc/{pid}/fd'):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.append(os.readlink(f'/proc/{pid}/fd/{fd}'))
+    return found
+
+
+def thread_files(pid, name):
+    """A file of /proc of each thread of a process, but for those that end while this looks."""
+    found = []
+    for task in os.listdir(f'/proc/{pid}/task'):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(read(f'/proc/{pid}/task/{task}/{name}'))
+    return found
+
+
 # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
 class Session:
@@ -570,11 +592,7 @@ class Daemon:
 
     def descriptors(self):
         """How many it has, but for the pipes, of which each thread that reads requests keeps one."""
-        n = 0
-        for fd in os.listdir(f'/proc/{self.pid}/fd'):
-            with contextlib.suppress(FileNotFoundError):
-                n += not os.readlink(f'/proc/{self.pid}/fd/{fd}').startswith('pipe:')
-        return n
+        return sum(not target.startswith('pipe:') for target in descriptors_of(self.pid))
 
     # ending
 
@@ -654,12 +672,10 @@ class Daemon:
             problems.append('wsmfs had to be killed')
 
     def _where(self):
-        text = ''
         with contextlib.suppress(OSError):
-            for task in os.listdir(f'/proc/{self.pid}/task'):
-                base = f'/proc/{self.pid}/task/{task}'
-                text += f'{read(base + "/comm").strip()} {read(base + "/wchan")}; '
-        return text
+            return '; '.join(f'{name.strip()} {where}' for name, where in zip(
+                thread_files(self.pid, 'comm'), thread_files(self.pid, 'wchan')))
+        return ''
 
     def _leave_no_mount(self):
         left = mountinfo(self.mnt)

@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from harness import (Child, Events, control, errno_of, in_child, open_errno, put, read, run, sh, wait_for, write)
+from harness import (Child, Events, control, descriptors_of, errno_of, in_child, open_errno, put, read, run, sh, wait_for, write)
 
 SESSION_FILES = ['id', 'state', 'status', 'error']
 MANAGER_FILES = ['status', 'workspaces', 'metrics', 'config']
@@ -505,9 +505,7 @@ def test_a_blocking_reader_of_events_waits_for_the_next_one(daemon, s):
 
 def test_a_blocked_reader_of_events_can_be_interrupted(daemon):
     reader = daemon.popen('cat', f'{daemon.mnt}/.wsm/events', stdout=subprocess.DEVNULL)
-    wait_for(lambda: os.readlink(f'/proc/{reader.pid}/exe').endswith('cat') and
-             any('events' in os.readlink(f'/proc/{reader.pid}/fd/{fd}')
-                 for fd in os.listdir(f'/proc/{reader.pid}/fd')))
+    wait_for(lambda: f'{daemon.mnt}/.wsm/events' in descriptors_of(reader.pid))
     reader.terminate()
     assert reader.wait(20) == -15
 
@@ -555,8 +553,7 @@ def test_two_readers_of_events_get_all_of_them(daemon, s):
 def test_tail_f_follows_events(daemon, s):
     with open(f'{daemon.top}/out', 'wb') as out:
         tail = daemon.popen('cat', f'{daemon.mnt}/.wsm/events', stdout=out)
-    wait_for(lambda: any('events' in os.readlink(f'/proc/{tail.pid}/fd/{fd}')
-                         for fd in os.listdir(f'/proc/{tail.pid}/fd')))
+    wait_for(lambda: f'{daemon.mnt}/.wsm/events' in descriptors_of(tail.pid))
     s.use()
     wait_for(lambda: s.id() in read(f'{daemon.top}/out'))
 

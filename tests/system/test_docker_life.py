@@ -14,7 +14,7 @@ import pytest
 
 from engine import container_of, ready, running_engine
 from engine_proxy import Cut, Proxy, status
-from harness import SLOWNESS, Child, errno_of, read, run, sh, wait_for, write
+from harness import SLOWNESS, Child, errno_of, read, run, sh, thread_files, wait_for, write
 from jobs import Job, output
 from jobs import run as run_job
 
@@ -165,12 +165,8 @@ def test_following_the_events_costs_nothing_while_nothing_happens(engine, s):
     assert engine.containers()
 
     def switches():
-        total = 0
-        for task in os.listdir(f'/proc/{s.daemon.pid}/task'):
-            for line in read(f'/proc/{s.daemon.pid}/task/{task}/status').splitlines():
-                if line.startswith('voluntary_ctxt_switches'):
-                    total += int(line.split()[1])
-        return total
+        return sum(int(line.split()[1]) for text in thread_files(s.daemon.pid, 'status') for line in text.splitlines()
+                   if line.startswith('voluntary_ctxt_switches'))
 
     def is_quiet():
         before = switches()

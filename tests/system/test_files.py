@@ -16,8 +16,8 @@ import threading
 
 import pytest
 
-from harness import (RENAME_EXCHANGE, RENAME_NOREPLACE, append, errno_of, fallocate, in_child, open_errno, read, renameat2,
-                     run, sh, tree, wait_for, write)
+from harness import (RENAME_EXCHANGE, RENAME_NOREPLACE, append, descriptors_of, errno_of, fallocate, in_child, open_errno,
+                     read, renameat2, run, sh, tree, wait_for, write)
 
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE = 1, 2, 16
 
@@ -898,8 +898,7 @@ def test_inotify_watchers_see_changes_made_through_the_mount(fresh):
     fresh.use()
     watcher = fresh.daemon.popen('inotifywait', '-m', '-q', '--format', '%e %f', fresh.path, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: any('inotify' in os.readlink(f'/proc/{watcher.pid}/fd/{fd}')
-                         for fd in os.listdir(f'/proc/{watcher.pid}/fd')) and
+    wait_for(lambda: 'anon_inode:inotify' in descriptors_of(watcher.pid) and
              'inotify wd' in sh(f'cat /proc/{watcher.pid}/fdinfo/* || :'))
     write(fresh / 'f', 'x')
     assert watcher.stdout.readline() == 'CREATE f\n'

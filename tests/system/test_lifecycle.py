@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting, ending, crashing, upgrading."""
 
-import contextlib
 import datetime
 import errno
 import fcntl
@@ -15,8 +14,8 @@ import time
 
 import pytest
 
-from harness import (WSMFS, MountFailed, control, environment, errno_of, in_child, mount_fails, mountinfo, processes_of,
-                     read, run, wait_for, write)
+from harness import (WSMFS, MountFailed, control, descriptors_of, environment, errno_of, in_child, mount_fails, mountinfo,
+                     processes_of, read, run, wait_for, write)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,10 +66,7 @@ def test_it_runs_from_any_directory_with_relative_paths(mount):
 
 
 def holds_open(pid, path):
-    try:
-        return any(os.readlink(f'/proc/{pid}/fd/{fd}').startswith(path) for fd in os.listdir(f'/proc/{pid}/fd'))
-    except FileNotFoundError:
-        return False
+    return any(target.startswith(path) for target in descriptors_of(pid))
 
 
 def test_a_second_mount_on_the_same_point_is_refused_or_stacked_never_broken(daemon, mount):
@@ -416,12 +412,7 @@ def test_a_start_waits_for_what_a_killed_daemon_had_just_forked(mount):
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         d.start(wait=False)
 
-        def has_looked():
-            fds = f'/proc/{d.pid}/fd'
-            with contextlib.suppress(FileNotFoundError):  # one that was just closed
-                return d.proc.poll() is not None or any(os.readlink(f'{fds}/{n}') == lock for n in os.listdir(fds))
-            return False
-        wait_for(has_looked)
+        wait_for(lambda: d.proc.poll() is not None or lock in descriptors_of(d.pid))
         with pytest.raises(subprocess.TimeoutExpired):
             d.proc.wait(0.5)
     d.wait_mounted()

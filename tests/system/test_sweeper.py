@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import control, errno_of, in_child, read, wait_for, write
+from harness import control, errno_of, in_child, read, thread_files, wait_for, write
 
 GONE = ('closed', 'evicted', 'expired')
 
@@ -306,12 +306,8 @@ def test_many_newcomers_at_max_live_keep_the_limit_and_are_all_served(mount):
 
 def switches(pid):
     """How often the daemon's threads have gone to sleep."""
-    n = 0
-    for task in os.listdir(f'/proc/{pid}/task'):
-        for line in read(f'/proc/{pid}/task/{task}/status').splitlines():
-            if line.startswith(('voluntary_ctxt', 'nonvoluntary_ctxt')):
-                n += int(line.split()[1])
-    return n
+    return sum(int(line.split()[1]) for text in thread_files(pid, 'status') for line in text.splitlines()
+               if line.startswith(('voluntary_ctxt', 'nonvoluntary_ctxt')))
 
 
 def test_a_daemon_with_idle_workspaces_sleeps(daemon):

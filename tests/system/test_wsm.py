@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from harness import ALICE_GID, ALICE_UID, CHECKOUT, control, environment, read, run, sh, wait_for, write
+from harness import (ALICE_GID, ALICE_UID, CHECKOUT, control, descriptors_of, environment, read, run, sh, wait_for,
+                     write)
 from wsm_command import WSM, at_terminal, fails, start, stopped, wsm
 
 
@@ -434,8 +435,7 @@ class Followed:
 
 def opened(daemon, child):
     """Waits until it reads the events: those from before are not shown."""
-    wait_for(lambda: any(os.readlink(f'/proc/{child.pid}/fd/{n}') == f'{daemon.mnt}/.wsm/events'
-                         for n in os.listdir(f'/proc/{child.pid}/fd')))
+    wait_for(lambda: f'{daemon.mnt}/.wsm/events' in descriptors_of(child.pid))
 
 
 def test_events_are_followed_also_after_it_was_stopped(daemon):
