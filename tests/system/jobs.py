@@ -71,9 +71,12 @@ def job(session, name='j', **settings):
 
 def files_kept(daemon):
     """What is kept of jobs: all files but the empty records that removed jobs leave for the next."""
-    where = f'{daemon.top}/state/jobs'
-    return [name for name in os.listdir(where)
-            if not name.endswith('.record') or os.path.getsize(f'{where}/{name}')]
+    where, kept = f'{daemon.top}/state/jobs', []
+    for name in os.listdir(where):
+        with contextlib.suppress(FileNotFoundError):  # one that goes in this moment
+            if os.path.getsize(f'{where}/{name}') or not name.endswith('.record'):
+                kept.append(name)
+    return kept
 
 
 def run(session, cmd, name='j', timeout=60, **settings):

@@ -111,11 +111,14 @@ def test_a_workspace_that_hangs_with_500_callers_delays_nobody(remote):
     waiting = remote.child(lambda: in_threads(500, lambda i: errno_of(os.listdir, hung.path)))
     hung.wait_state('provisioning')
     wait_for(lambda: len(os.listdir(f'/proc/{waiting.pid}/task')) > 500)
-    after = [in_child(lambda t=t: use_many(remote, 10000 * (t + 5), n), 250) for t in range(2)]
+    # The slowest of a thousand is weather; what the hanging one delays is late in every round.
+    for t in range(6):
+        after = in_child(lambda t=t: use_many(remote, 10000 * (t + 5), n), 250)
+        if after <= 2 * max(before) + 0.05:
+            break
+    assert after <= 2 * max(before) + 0.05
     assert not waiting.done()
     assert hung.state() == 'provisioning'
-    # The slowest of a thousand is weather; the better of two rounds is less so.
-    assert min(after) <= 2 * max(before) + 0.05
     control(remote, hung.id())
     assert waiting.result(100) == [None] * 500
     assert provisions(remote, hung.id()) == 1
@@ -194,12 +197,14 @@ def test_ctrl_c_on_a_waiting_caller_returns_at_once_and_leaves_the_others_waitin
 
 def test_an_interrupted_caller_does_not_stop_the_provisioning(remote):
     s = remote.session()
-    control(remote, s.id(), 'delay_ms 1500')
+    control(remote, s.id(), 'hang')
     caller = remote.popen('ls', s.path)
     s.wait_state('provisioning')
     wait_for(lambda: waits_in_mount(caller.pid), 20)
     caller.send_signal(signal.SIGINT)
     caller.wait(30)
+    assert s.state() == 'provisioning'
+    control(remote, s.id())
     s.wait_state('ready')
     assert provisions(remote) == 1
     assert os.listdir(s.path) == []
@@ -251,17 +256,21 @@ def test_within_the_back_off_accesses_fail_at_once_and_after_it_the_next_one_tri
     remote.expect('.*fails on purpose')
     s = remote.session()
     control(remote, s.id(), 'fail EHOSTUNREACH it fails on purpose')
-    assert errno_of(os.listdir, s.path) == 'EHOSTUNREACH'
-    start, tries = time.monotonic(), provisions(remote)
-    while time.monotonic() - start < 0.5:
-        assert errno_of(os.listdir, s.path) == 'EHOSTUNREACH'
-    assert tries == 1
-    if time.monotonic() - start < 0.9:
-        assert provisions(remote) == 1
-    wait_for(lambda: errno_of(os.listdir, s.path) and provisions(remote) == 2, 30)  # 1 s
-    again = time.monotonic()
-    wait_for(lambda: errno_of(os.listdir, s.path) and provisions(remote) == 3, 30)  # doubled
-    assert time.monotonic() - again >= 1.8
+
+    def until_tried(n):
+        """Accesses until the backend was asked n times; when the last of them began and ended."""
+        while True:
+            before = time.monotonic()
+            assert errno_of(os.listdir, s.path) == 'EHOSTUNREACH'
+            if provisions(remote) == n:
+                return before, time.monotonic()
+            assert before - begin < 60
+    begin = time.monotonic()
+    first = until_tried(1)
+    second = until_tried(2)
+    third = until_tried(3)
+    assert second[1] - first[0] >= 0.95  # 1 s
+    assert third[1] - second[0] >= 1.95  # doubled
     control(remote, s.id())
     wait_for(lambda: errno_of(os.listdir, s.path) is None, 60)
     assert s.state() == 'ready' and s.error() == ''

@@ -464,10 +464,14 @@ def test_progress_is_json_lines_and_ends_when_nothing_is_provisioned(mount):
     daemon = mount.test_backend()
     s = daemon.session()
     assert in_child(lambda: read(f'{s.control}/progress'), 20) == ''
-    control(daemon, 'default', 'delay_ms 1000')
+    control(daemon, 'default', 'hang')
     waiting = daemon.child(lambda: os.listdir(s.path))
     s.wait_state('provisioning')
-    text = in_child(lambda: read(f'{s.control}/progress'), 60)  # follows until it is done
+    reader = daemon.child(lambda: read(f'{s.control}/progress'))  # follows until it is done
+    wait_for(lambda: f'{s.control}/progress' in descriptors_of(reader.pid))
+    assert not reader.done()
+    control(daemon, 'default')
+    text = reader.result()
     waiting.result()
     assert s.state() == 'ready'
     for line in text.splitlines():

@@ -215,7 +215,7 @@ def test_a_close_ends_a_provisioning_that_is_stalled(faulty, proxy, engine, requ
     use_files(s, 'x')
     wait_for(lambda: stalled.holding)
     s.ctl('close')
-    assert not stalled.holding
+    wait_for(lambda: not stalled.holding)
     assert engine.containers() == []
     all_is_well_again(engine, proxy, s)
 

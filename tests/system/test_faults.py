@@ -89,7 +89,7 @@ def test_no_inodes_left_is_enospc_for_new_names_only(mount):
         append(s / 'f0', 'y')
         assert read(s / 'f0') == 'xy'
         os.unlink(s / 'f0')
-        write(s / 'again', 'x')
+        works_again(lambda: write(s / 'again', 'x'))
         d.stop()
     finally:
         run('umount', '-l', d.basedir, check=False)

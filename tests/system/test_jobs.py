@@ -159,10 +159,18 @@ def test_every_way_of_reading_an_ended_job_gives_the_same_bytes(fresh):
 
 
 def test_log_has_both_streams_in_their_order(fresh):
-    script = 'for i in 1 2 3 4 5; do echo out $i; sleep 0.02; echo err $i >&2; sleep 0.02; done'
-    run(fresh, script)
-    want = ''.join(f'out {i}\nerr {i}\n' for i in range(1, 6))
-    assert Job(fresh, 'j').text('log') == want
+    """Each line is written when the one before it has been taken in: of two pipes that both hold something nobody
+    can tell which was written first."""
+    j = job(fresh)
+    with open(j / 'stdin', 'w', encoding='utf-8') as told:
+        j.start('for i in 1 2 3 4 5; do echo out $i; read -r go; echo err $i >&2; read -r go; done')
+        for i in range(1, 6):
+            for line in (f'out {i}\n', f'err {i}\n'):
+                j.wait_output(line)
+                told.write('go\n')
+                told.flush()
+    assert j.exit() == '0'
+    assert j.text('log') == ''.join(f'out {i}\nerr {i}\n' for i in range(1, 6))
 
 
 def test_log_of_a_running_job_returns_at_once_and_is_seekable(fresh):

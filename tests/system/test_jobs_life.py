@@ -96,7 +96,7 @@ def test_unmounting_lets_a_job_say_goodbye(mount):
 
 
 def test_max_age_lets_a_job_say_goodbye(mount):
-    d = mount(max_age='2')
+    d = mount(max_age='5')
     j = job(d.session()).start(BYE)
     j.wait_output('ready')
     d.session().wait_state('absent')
@@ -107,7 +107,8 @@ def test_max_age_lets_a_job_say_goodbye(mount):
 def test_eviction_ends_what_a_job_left_running(mount):
     d = mount(ttl='1')
     s = d.session()
-    assert run(s, f"(setsid sh -c '{BYE.replace('echo ready; ', '')}' >/dev/null 2>&1 &) ; sleep 0.1")[0] == '0'
+    left = BYE.replace('echo ready', ': > ready')
+    assert run(s, f"(setsid sh -c '{left}' >/dev/null 2>&1 &) ; until [ -e ready ]; do sleep 0.02; done")[0] == '0'
     s.wait_state('absent')
     assert read(f'{d.basedir}/alice/coder/bye') == 'bye\n'
 

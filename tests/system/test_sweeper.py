@@ -55,6 +55,7 @@ def test_each_workspace_has_its_own_deadline(short, events):
     second.ctl('ttl 600')
     third.ctl('ttl 1')
     third.ctl('touch')
+    first.ctl('touch')
     gone(events, third)
     gone(events, first)
     order = [e['id'] for e in events.lines if e['event'] in GONE]
