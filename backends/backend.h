@@ -21,6 +21,9 @@
  * was halted while its jobs run is provisioned at once, which lets it go on. Without any of this it is
  * found out at the next use, by STREAM.
  *
+ * A guest over whose streams nothing comes any more, for a minute and a half, hangs, and what ran with it
+ * is given up. Its workspace has failed as well, and at its next use CLOSE comes before PROVISION.
+ *
  * FILES_OPEN comes before PROVISION where the files lie on this host anyway (files_wait false): an
  * access then waits for nothing. Where they do not (files_wait true) it comes after it, and callers
  * wait.

@@ -228,7 +228,7 @@ void guest_fail_waiting(struct guest *g, const struct err *e, bool again)
     for (struct job *j; (j = take_waiting(g, false)); job_unref(j)) {
         if (j->taken_over)
             job_fail(j, LINK_END_LOST, e);
-        else if (again)
+        else if (again && (e->code != -ETIMEDOUT || !job_has_waited_out(j)))
             job_enter_later(j);
         else
             job_fail(j, LINK_END_FAILED, e);
@@ -269,7 +269,7 @@ static void on_down(struct link *l, void *arg, const struct err *e)
     (void)l;
     pthread_mutex_lock(&g->lock);
     g->up = false;
-    never = !g->was_up && g->may_start;
+    never = !g->was_up && g->may_start && e->code != -ETIME; /* that may be one which is slow: the link has its limits */
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
     if (never)
@@ -284,6 +284,8 @@ static void on_lost(struct link *l, void *arg, const struct err *e)
     struct err why = *e;
 
     (void)l;
+    if (e->code == -ETIMEDOUT)
+        workspace_sandbox_hangs(g->ws, e);
     give_up(g, &why, !setup_lost(g, &why));
 }
 

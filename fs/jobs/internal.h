@@ -185,6 +185,7 @@ struct job {
     struct list  in_guest;       /* guest.lock */
     struct link_job *link_job;   /* all use is under job.lock */
     atomic_bool  unasked;        /* its guest was lost before it was asked: another one is */
+    bool         waited_out;     /* a guest that it waited for hung: on the thread of links alone */
     unsigned     unasked_times;  /* on the thread of links alone */
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
                                   * handed on */
@@ -278,6 +279,8 @@ int  job_start_in(struct job *j, struct guest *g, struct err *e);
 void job_enter(struct job *j);
 /* As job_enter() from a thread of the pool, later. */
 void job_enter_later(struct job *j);
+/* The guest that it waited for hangs; true: so did one before, and it is to end. On the thread of links. */
+bool job_has_waited_out(struct job *j);
 /* Its guest was lost before it was asked: another one is asked. False: it is to end. On the thread of links. */
 bool job_ask_another(struct job *j);
 /* The guest is up: it is asked. Takes over the reference of guest.waiting, which becomes that of

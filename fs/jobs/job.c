@@ -371,6 +371,14 @@ void job_enter_later(struct job *j)
     pool_add(j->jobs->pool, &j->again_task);
 }
 
+bool job_has_waited_out(struct job *j)
+{
+    bool before = j->waited_out;
+
+    j->waited_out = true;
+    return before;
+}
+
 /* A guest that is lost each time before it is asked is nothing to go on with. */
 bool job_ask_another(struct job *j)
 {

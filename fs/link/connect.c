@@ -216,7 +216,7 @@ static void silence(struct link *l, const char *why)
     if (++l->silent >= LINK_SILENT_MAX)
         link_lose(l, -ETIMEDOUT, "the sandbox hangs: its guest has not answered for more than a minute");
     else
-        link_break(l, -ETIMEDOUT, why);
+        link_break(l, -ETIME, why);
 }
 
 static void check_quiet(struct link *l, int64_t now)

@@ -97,7 +97,8 @@ struct link_ops {
     int (*connect)(void *arg, struct err *e);
     /* The stream works (again). Absent: nobody cares. */
     void (*up)(struct link *l, void *arg, const struct link_guest *g);
-    /* It broke; being mended. Also after each attempt that failed: `e` says why. Absent as above. */
+    /* It broke; being mended. Also after each attempt that failed: `e` says why; -ETIME: there was a stream, and
+     * nothing came over it in time. Absent as above. */
     void (*down)(struct link *l, void *arg, const struct err *e);
     /* The sandbox with all its jobs is gone: connect said so, or another guest answered, or the
      * guest speaks another protocol (-EPROTO), or hangs (-ETIMEDOUT). Each job has had its `exited` (LINK_END_LOST) just

@@ -329,6 +329,7 @@ static void end_state_locked(struct workspace *ws, const struct closing *c)
     ws->closing = NULL;
     ws->probing = false;
     ws->leftover = c->err.code < 0;
+    ws->hung = ws->hung && ws->leftover;
     if (c->destroyed)
         atomic_store(&ws->has_files, false);
     workspace_fail_locked(ws, &c->err);

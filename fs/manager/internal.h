@@ -244,6 +244,7 @@ struct workspace {
     bool             sandboxed; /* the last attempt has made the sandbox; with `provision = jobs` an access makes none */
     bool             leftover; /* closing failed: the sandbox may still be there */
     bool             lost;     /* failed, since the sandbox was ended or halted by somebody else */
+    bool             hung;     /* its guest hangs: what is left of the sandbox is released before the next attempt */
     bool             looking;  /* `look` is queued or runs … */
     bool             look_again; /* … and something has happened since; also while it is being provisioned */
     struct task      look;

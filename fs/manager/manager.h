@@ -231,6 +231,9 @@ int session_enter_sandbox(struct place *session, struct waiter *w, struct worksp
  * started when it does not run, else -ENXIO. -errno with a sentence. Blocks: on a thread that may
  * take long. Not while the workspace is being provisioned or closed but from hooks.stop_jobs. */
 int workspace_stream(struct workspace *ws, bool start, struct err *e);
+/* Its guest hangs for good, as `e` says, and what ran there was given up: the workspace has failed, and its next
+ * use makes the sandbox anew. Any thread, does not wait. */
+void workspace_sandbox_hangs(struct workspace *ws, const struct err *e);
 /* A line of `progress`; `text` may come from a sandbox. */
 void workspace_step(struct workspace *ws, const char *step, const char *text);
 /* Where the workspace's files are for a job. */

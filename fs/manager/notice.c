@@ -170,6 +170,25 @@ static void look_soon(struct workspace *ws, bool asked)
     pool_add(m->provisioners, &ws->look);
 }
 
+/* ── a guest that hangs ──────────────────────────────────────────────────────────────────── */
+
+/* A backend that looks finds that the sandbox runs, which is right and no help: it is not asked. */
+void workspace_sandbox_hangs(struct workspace *ws, const struct err *e)
+{
+    bool lost;
+
+    pthread_mutex_lock(&ws->lock);
+    lost = !ws->attempt && !ws->closing && workspace_state(ws) == WS_READY && !atomic_load(&ws->manager->stopping);
+    if (lost) {
+        lose_locked(ws, e);
+        ws->lost = false;
+        ws->hung = true;
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (lost)
+        say_lost(ws, -ENXIO, e);
+}
+
 void notice_ready(struct workspace *ws) { look_soon(ws, false); }
 
 /* ── being told ──────────────────────────────────────────────────────────────────────────── */

@@ -411,14 +411,36 @@ static void agreed_errno(struct err *e, int r)
     e->code = -EIO;
 }
 
+/* A guest that hangs would be found again. */
+static int release_hung(struct workspace *ws, const struct backend_workspace *w, struct err *e)
+{
+    struct manager *m = ws->manager;
+    bool hung;
+    int r;
+
+    pthread_mutex_lock(&ws->lock);
+    hung = ws->hung;
+    pthread_mutex_unlock(&ws->lock);
+    if (!hung || !m->backend->close)
+        return 0;
+    r = m->backend->close(m->backend_state, w, e);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&ws->lock);
+    ws->hung = false;
+    pthread_mutex_unlock(&ws->lock);
+    return 0;
+}
+
 static int provision(struct attempt *a, const struct backend_workspace *w, struct err *e)
 {
     struct manager *m = a->ws->manager;
-    int r = 0;
+    int r;
 
     if (atomic_load(&a->cancelled))
         return err_set(e, -ECANCELED, "closed while it was being provisioned");
-    if (m->backend->provision)
+    r = release_hung(a->ws, w, e);
+    if (r == 0 && m->backend->provision)
         r = m->backend->provision(m->backend_state, w, &a->progress, e);
     a->sandboxed = r == 0;
     if (r < 0)

@@ -329,6 +329,42 @@ def test_a_sandbox_that_dies_ends_its_jobs_and_the_next_one_works(fresh):
     assert output(fresh, 'echo again', name='k') == 'again\n'
 
 
+def running_guest(s, number):
+    """A job that ends when the file `go` is there, and the number of its guest's process."""
+    j = job(s, 'running').start(f'sleep {number} & {GO}; kill $!; echo gone on')
+    return j, guest_of(wait_for(lambda: processes_with(number))[-1])
+
+
+@pytest.mark.slow
+def test_a_guest_that_hangs_is_given_up_and_one_that_is_slow_is_not(mount):
+    """A minute and a half each, so they hang at the same time."""
+    d = mount()
+    used, found, slow = (d.session(f'alice/{name}/s1') for name in ('used', 'found', 'slow'))
+    lost, guest = running_guest(found, '5432.3')
+    kill_daemon(d)
+    os.kill(guest, signal.SIGSTOP)
+    d.start()
+    first = job(found, 'first').start('echo x')  # nobody has heard of that guest in this life
+    kept, guest = running_guest(slow, '5432.4')
+    os.kill(guest, signal.SIGSTOP)
+    began = time.monotonic()
+    write(slow / 'go', '')
+    assert output(used, 'sleep 5432.5 >/dev/null 2>&1 & echo up') == 'up\n'
+    os.kill(guest_of(wait_for(lambda: processes_with('5432.5'))[-1]), signal.SIGSTOP)
+    asked = job(used, 'asked').start('echo never')
+    time.sleep(max(0, began + 50 - time.monotonic()))  # it is the time in which it is slow
+    os.kill(guest, signal.SIGCONT)
+    assert kept.exit() == '0' and kept.text('stdout') == 'gone on\n'
+    for j in (lost, asked):
+        code = j.exit(200)
+        assert code.startswith('error ') and 'hangs' in code, code
+    assert first.exit(200) == '0' and first.text('stdout') == 'x\n'
+    assert 'hangs' in used.error() and used.state() == 'failed'
+    assert output(used, 'echo again', name='k') == 'again\n'
+    assert (used.error(), used.state()) == ('', 'ready')
+    assert not processes_with('5432.3') and not processes_with('5432.5')
+
+
 def test_a_start_that_was_accepted_is_made_exactly_once(mount):
     """The daemon is killed at points between the close of cmd and the job's first sign of life."""
     d = mount()

@@ -96,6 +96,37 @@ static void remote_files_go_with_their_sandbox_and_come_back(void **state)
     fixture_free(f);
 }
 
+static void a_sandbox_whose_guest_hangs_is_released_before_it_is_made_anew(void **state)
+{
+    const struct err hangs = { .code = -ETIMEDOUT, .text = "it hangs" };
+    struct fixture *f = fixture_new(&host, "isolation=per_agent");
+    struct place *s = ready_at(f, "coder");
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(session_job_begin(s, true, &ws, &e), 0);
+    workspace_sandbox_hangs(ws, &hangs);
+    assert_string_equal(state_of(s), "failed");
+    assert_string_equal(text_of(session_text_error, s), "it hangs");
+    tell(s, 0); /* a look finds that it runs, which is no news */
+    assert_int_equal(visit(s), 0); /* files are not held up */
+    assert_string_equal(state_of(s), "failed");
+    assert_int_equal(atomic_load(&fake.closes), 0);
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_string_equal(state_of(s), "ready");
+    assert_int_equal(atomic_load(&fake.closes), 1);
+    assert_int_equal(atomic_load(&fake.provisions), 2);
+    assert_int_equal(atomic_load(&looks), 0);
+    workspace_sandbox_hangs(ws, &hangs);
+    assert_int_equal(verb(s, "close", &e), 0);
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_int_equal(atomic_load(&fake.closes), 2); /* once each */
+    session_job_end(s, ws);
+    place_unref(s);
+    fixture_free(f);
+}
+
 static void one_that_was_halted_goes_on_at_once_only_while_jobs_run(void **state)
 {
     struct fixture *f = fixture_new(&host, "isolation=per_agent");
@@ -184,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_files_stay_in_use_and_the_next_use_provisions),
         cmocka_unit_test(remote_files_go_with_their_sandbox_and_come_back),
+        cmocka_unit_test(a_sandbox_whose_guest_hangs_is_released_before_it_is_made_anew),
         cmocka_unit_test(one_that_was_halted_goes_on_at_once_only_while_jobs_run),
         cmocka_unit_test(what_cannot_be_told_changes_nothing_and_a_text_is_an_event),
         cmocka_unit_test(a_look_at_an_earlier_life_says_nothing_of_the_present_one),
