@@ -39,24 +39,30 @@ struct boxes {
     const struct shown *shown;
     char   *guest;
     int     dir_fd;
+    uint32_t dir_hash;    /* tells our groups from those of another mount of the same base directory */
     struct cgroups *cgroups;
-    pthread_mutex_t lock; /* guards the list; what is in a box belongs to whoever works for its
-                           * workspace, one at a time */
+    pthread_mutex_t lock; /* guards the list, and that nobody enters it while what an ended sandbox has left is
+                           * removed; what is in a box belongs to whoever works for its workspace, one at a time */
     struct list all;
 };
 
 /* ── the list ────────────────────────────────────────────────────────────────────────────── */
 
-static struct box *find(struct boxes *bs, const char *id)
+static struct box *find_locked(struct boxes *bs, const char *id)
 {
-    scoped_lock(&bs->lock);
-
     list_for_each(pos, &bs->all) {
         struct box *b = container_of(pos, struct box, links);
         if (strcmp(b->id, id) == 0)
             return b;
     }
     return NULL;
+}
+
+static struct box *find(struct boxes *bs, const char *id)
+{
+    scoped_lock(&bs->lock);
+
+    return find_locked(bs, id);
 }
 
 static struct box *add(struct boxes *bs, const char *id)
@@ -84,13 +90,26 @@ static void box_free(struct boxes *bs, struct box *b)
     free(b);
 }
 
+/* FNV-1a. */
+static uint32_t hash_of(const void *data, size_t size)
+{
+    const unsigned char *p = data;
+    uint32_t h = 2166136261u;
+
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ p[i]) * 16777619u;
+    return h;
+}
+
 static void socket_name(const char *id, char *out) { snprintf(out, FILE_NAME_BYTES, "%s.sock", id); }
 
+/* Each mount has sandboxes of its own, also where two share a base directory and so the instance: whoever makes
+ * one ends what is in its group. */
 static char *cgroup_name(const struct boxes *bs, const char *id)
 {
     char *name;
 
-    return asprintf(&name, "wsm-%s-%s", bs->mount.instance, id) < 0 ? NULL : name;
+    return asprintf(&name, "wsm-%s-%08x-%s", bs->mount.instance, bs->dir_hash, id) < 0 ? NULL : name;
 }
 
 /* Unconfined jobs are found by their group alone. */
@@ -208,11 +227,7 @@ int boxes_close(struct boxes *bs, const struct backend_workspace *w, struct err 
 
 static uint32_t mapped_id(const char *id)
 {
-    uint32_t h = 2166136261u;
-
-    while (*id)
-        h = (h ^ (unsigned char)*id++) * 16777619u;
-    return SANDBOX_MAPPED_ID + h % MAPPED_IDS;
+    return SANDBOX_MAPPED_ID + hash_of(id, strlen(id)) % MAPPED_IDS;
 }
 
 static struct sandbox_spec spec_of(const struct boxes *bs, const struct backend_workspace *w)
@@ -371,6 +386,16 @@ static bool is_id(const char *name)
     return n >= 1 && n <= 40 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
 }
 
+/* Removes what a sandbox that has ended has left, unless somebody has begun to work for its workspace since that
+ * was seen: the files may be a new one's then. Whoever starts one is in the list before there is a file of it. */
+static void remove_left(struct boxes *bs, const char *id)
+{
+    scoped_lock(&bs->lock);
+
+    if (!find_locked(bs, id))
+        remove_files(bs, id);
+}
+
 static void tell(struct boxes *bs, const char *id, void (*found)(const struct backend_found *f, void *arg), void *arg)
 {
     char text[2048], *lines[MARK_LINES];
@@ -380,7 +405,7 @@ static void tell(struct boxes *bs, const char *id, void (*found)(const struct ba
     if (read_mark(bs, id, text, sizeof(text), lines) < 0 || strcmp(lines[1], id) != 0)
         return;
     if (sandbox_adopt(lines[0], &s) < 0) {
-        remove_files(bs, id);
+        remove_left(bs, id);
         return;
     }
     close(s.pid_fd); /* whoever works for the workspace takes it over */
@@ -413,13 +438,18 @@ int boxes_check(struct boxes *bs, struct err *e)
 static int open_dir(struct boxes *bs, struct err *e)
 {
     cleanup_free char *path = NULL;
+    struct stat st;
 
     if (asprintf(&path, "%s/sandbox", bs->mount.state_dir) < 0)
         return err_set(e, -ENOMEM, "out of memory");
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return err_sys(e, -errno, "%s cannot be made", path);
     bs->dir_fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return bs->dir_fd < 0 ? err_sys(e, -errno, "%s cannot be opened", path) : 0;
+    if (bs->dir_fd < 0 || fstat(bs->dir_fd, &st) < 0)
+        return err_sys(e, -errno, "%s cannot be opened", path);
+    const uint64_t which[] = { st.st_dev, st.st_ino };
+    bs->dir_hash = hash_of(which, sizeof(which));
+    return 0;
 }
 
 /* What this machine must have. */

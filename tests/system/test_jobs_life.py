@@ -302,6 +302,44 @@ def test_a_job_whose_sandbox_died_with_the_daemon_is_lost_with_a_sentence(mount)
     assert output(s, 'echo again', name='k') == 'again\n'
 
 
+@pytest.mark.local('the sandboxes of others are listed by their engine')
+def test_what_a_dead_sandbox_left_is_not_removed_when_a_new_one_has_its_place(mount):
+    """The start looks at the mark of an earlier sandbox, and a job comes in between."""
+    d = mount()
+    s = d.session()
+    s.use()
+    marks, name = f'{d.opts["state_dir"]}/sandbox', s.id()
+    d.stop()
+    os.mkfifo(f'{marks}/{name}')
+    os.makedirs(f'{d.basedir}/.wsmfs/trash/left')
+    d.start()
+    with open(f'{marks}/{name}', 'wb', buffering=0) as mark:  # the start reads it now
+        os.unlink(f'{marks}/{name}')
+        j = job(s).start(f'echo one; {GO}; exit 6')
+        j.wait_output('one')
+        mark.write(f'1.1.no-such-boot\n{name}\nalice\ncoder\n\n'.encode())
+    wait_for(lambda: not os.path.exists(f'{d.basedir}/.wsmfs/trash/left'))  # what comes behind it
+    assert sorted(os.listdir(marks)) == [name, f'{name}.sock']
+    kill_daemon(d)
+    d.start()
+    write(s / 'go', '')
+    assert j.exit() == '6'
+
+
+@pytest.mark.local('two mounts share a container, which is tested with those')
+def test_two_mounts_of_a_base_directory_end_no_job_of_the_other(mount):
+    one = mount(confine='off')
+    two = mount.prepare(source=one.source)
+    two.start(confine='off')
+    j = job(one.session()).start(f'echo one; {GO}; exit 6')
+    j.wait_output('one')
+    assert output(two.session(), 'echo two') == 'two\n'
+    two.session().ctl('close')
+    two.stop()
+    write(f'{one.basedir}/alice/coder/go', '')
+    assert j.exit() == '6'
+
+
 def ancestors(pid):
     found = set()
     while pid > 1:
