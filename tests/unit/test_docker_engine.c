@@ -288,7 +288,7 @@ static void test_answers_that_do_not_come(void **state)
         LATE("nothing at all", .answer = "", .then = THEN_WAIT),
         LATE("nothing behind the header", .answer = OK_HEAD "Content-Length: 2\r\n\r\n", .then = THEN_WAIT),
         LATE("a byte now and then", .answer = OK_HEAD "Content-Length: 99\r\n\r\n[1,1,1,1,1,1,1,1,1]", .trickle = true),
-        { .name = "a stream that falls silent", .stream = true, .lines = 1, .stall_ms = 500, .r = -ETIMEDOUT, .word = "silent",
+        { .name = "a stream that falls silent", .stream = true, .lines = 1, .stall_ms = 1500, .r = -ETIMEDOUT, .word = "silent",
           .server = { .answer = CHUNKED "8\r\n{\"a\":1}\n\r\n", .then = THEN_WAIT } },
         { .name = "a stream that does not begin", .stream = true, .stall_ms = 500, .r = -ETIMEDOUT, .word = "silent",
           .server = { .answer = "", .then = THEN_WAIT } },

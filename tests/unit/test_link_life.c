@@ -86,7 +86,8 @@ static const char family[] =
 
 static void a_timeout_ends_the_whole_tree_and_keeps_the_output(void **state)
 {
-    struct link_spawn s = { .script = family, .timeout_ms = 700, .grace_ms = 300 };
+    /* Long enough for three lines, and for a trap, on a busy machine. */
+    struct link_spawn s = { .script = family, .timeout_ms = 2000, .grace_ms = 2000 };
     struct tjob t;
 
     (void)state;
