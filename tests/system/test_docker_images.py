@@ -86,6 +86,17 @@ def steps(s):
     return [json.loads(line) for line in read(f'{s.control}/progress').splitlines()]
 
 
+def so_far(s):
+    """What `progress` says until now."""
+    fd = os.open(f'{s.control}/progress', os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.read(fd, 1 << 16).decode()
+    except BlockingIOError:
+        return ''
+    finally:
+        os.close(fd)
+
+
 def ready(s):
     s.ctl('provision')
     assert s.state() == 'ready'
@@ -277,6 +288,8 @@ def test_eight_sessions_share_one_pull(docker, engine, locked, big):
     sessions = [d.session(f'user{i}/coder/s1') for i in range(8)]
     for s in sessions:
         os.listdir(s.path)
+    for s in sessions:  # each has asked for a container, and is told that there is no image
+        wait_for(lambda s=s: '"create"' in so_far(s))
     write(f'{d.login}/go', '')
     for s in sessions:
         s.wait_state('ready', 'failed')
