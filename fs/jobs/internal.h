@@ -161,6 +161,7 @@ struct job {
     pthread_mutex_t store_lock;
     struct list  unsaved;        /* output for which there was no room, in its order */
     bool         lost;           /* some was, and it was said */
+    bool         sealed;         /* its end is being told: nothing is stored any more, whoever still brings some */
     bool         end_held;       /* the job's end, which comes after it */
     struct link_exit held_end;   /* its text is malloc'ed */
     _Atomic size_t unsaved_bytes; /* read without it */
@@ -189,6 +190,10 @@ struct job {
     unsigned     unasked_times;  /* on the thread of links alone */
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
                                   * handed on */
+    bool         accepted;       /* its start is written down; before that nobody else ends it, since the start may be
+                                  * refused … */
+    bool         kill_asked;     /* … and a kill is seen to when it is accepted */
+    bool         unnamed;        /* it was removed before it was started, and is not started any more */
     bool         ending;         /* its end is being made known */
     atomic_bool  sets_up;        /* it is the `setup` of its sandbox */
     bool         recorded;       /* that is over: nothing more is written down */
@@ -256,6 +261,8 @@ void job_tell(struct job *j);
 void job_end(struct job *j, const struct link_exit *x);
 /* The same for one that never ran, or of which nothing is known. False: it had ended before. */
 bool job_fail(struct job *j, enum link_end kind, const struct err *e);
+/* It was killed before any guest was asked for it. */
+void job_end_early(struct job *j);
 /* Its output's files stay open as long as somebody uses them: a job from its start to its end, and
  * whoever reads. */
 void job_spool_use(struct job *j);
@@ -350,7 +357,7 @@ void job_store(struct job *j, int stream, const void *data, size_t size);
 void job_save(struct job *j);
 /* True: there is unsaved output, and job_save() will tell the end. */
 bool job_hold_end(struct job *j, const struct link_exit *x);
-/* The job ends: what cannot be stored now is lost. No lock held. */
+/* The job ends: what cannot be stored now is lost, and what comes later is not stored. No lock held. */
 void job_save_last(struct job *j);
 /* With the job's memory. */
 void job_unsaved_free(struct job *j);

@@ -343,6 +343,14 @@ static bool end_once(struct job *j, const struct link_exit *x)
 
 void job_end(struct job *j, const struct link_exit *x) { end_once(j, x); }
 
+void job_end_early(struct job *j)
+{
+    const struct link_exit x = { .kind = LINK_END_FAILED, .code = -ECANCELED,
+                                 .text = "it was killed before it started" };
+
+    end_once(j, &x);
+}
+
 bool job_fail(struct job *j, enum link_end kind, const struct err *e)
 {
     const struct link_exit x = { .kind = kind, .code = e->code, .text = e->text };

@@ -72,6 +72,7 @@ static struct job *load_job(struct jobs *js, const char *name)
     j->rec = r;
     j->state = r.ended ? JOB_ENDED : JOB_STARTING;
     j->ending = j->recorded = r.ended;
+    j->accepted = true;
     atomic_store(&j->has_files, true);
     job_set_key(j, &key);
     atomic_store(&j->in.has_file, true);

@@ -15,10 +15,13 @@ static int claim(struct job *j, enum job_text which, struct err *e)
 
     if (j->state != JOB_NEW)
         return err_set(e, -EBUSY, "the job was started before");
+    if (j->unnamed)
+        return err_set(e, -ENOENT, "the job was removed");
     j->rec.which = which == JOB_TEXTS ? j->last_written : which;
     if (j->rec.texts[j->rec.which].size == 0)
         return err_set(e, -EINVAL, "nothing has been written to cmd or argv");
     j->state = JOB_STARTING;
+    j->kill_asked = false;
     j->rec.stdin_pipe = j->in.opened || j->rec.texts[JOB_TTY].size; /* a terminal has one anyway */
     j->in.ended = j->in.opens == 0;
     return 0;
@@ -77,6 +80,15 @@ static void take_back(struct job *j)
     pthread_mutex_unlock(&j->lock);
 }
 
+/* It has been written down and may end from now on. False: it is to end at once. */
+static bool accept_start(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    j->accepted = true;
+    return !j->kill_asked;
+}
+
 int job_start(struct job *j, enum job_text which, bool final, struct err *e)
 {
     int r = claim(j, which, e);
@@ -97,7 +109,10 @@ int job_start(struct job *j, enum job_text which, bool final, struct err *e)
         return r;
     }
     manager_count(j->jobs->manager, "wsmfs_job_starts_total", 1);
-    job_enter(j);
+    if (accept_start(j))
+        job_enter(j);
+    else
+        job_end_early(j);
     return 0;
 }
 
@@ -159,12 +174,40 @@ int job_start_in(struct job *j, struct guest *g, struct err *e)
     }
     job_spool_use(j); /* until its end */
     manager_count(j->jobs->manager, "wsmfs_job_starts_total", 1);
+    if (!accept_start(j)) {
+        job_end_early(j);
+        return 0;
+    }
     guest_ref(g);
     if (set_guest(j, g) && guest_add(g, j))
         return 0;
     err_set(&lost, -EIO, "the sandbox was lost");
     job_fail(j, LINK_END_LOST, &lost);
     return 0;
+}
+
+/* The job's reference to its guest goes when the job is killed, and all others when the sandbox is lost: while it is
+ * being added the caller has one too. */
+static void hand_to(struct job *j, struct guest *g)
+{
+    struct err e;
+
+    guest_ref(g);
+    if (!set_guest(j, g) || guest_add(g, j))
+        return;
+    if (j->taken_over) { /* the one that was asked is gone */
+        err_set(&e, -EIO, "the sandbox was lost");
+        job_fail(j, LINK_END_LOST, &e);
+    } else {
+        job_enter_later(j);
+    }
+}
+
+static bool is_ending(struct jobs *js)
+{
+    scoped_lock(&js->lock);
+
+    return js->ending;
 }
 
 /* The workspace is entered: nobody closes it until the guest has the job. */
@@ -175,18 +218,12 @@ static void hand_over(struct job *j, struct workspace *ws)
 
     if (!g) {
         err_set(&e, -ENOMEM, "out of memory");
-        if (!j->jobs->ending)
+        if (!is_ending(j->jobs))
             job_fail(j, LINK_END_FAILED, &e);
         return;
     }
-    if (!set_guest(j, g) || guest_add(g, j))
-        return;
-    if (j->taken_over) { /* the one that was asked is gone */
-        err_set(&e, -EIO, "the sandbox was lost");
-        job_fail(j, LINK_END_LOST, &e);
-    } else {
-        job_enter_later(j);
-    }
+    hand_to(j, g);
+    guest_unref(g);
 }
 
 void job_enter(struct job *j)

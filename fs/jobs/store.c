@@ -253,7 +253,7 @@ int jobs_make(struct jobs *js, struct place *session, const char *name, struct j
     return r;
 }
 
-/* jobs.lock held. */
+/* jobs.lock held. 0: it is removed now, and is not started any more. */
 static int may_remove_locked(struct job *j, struct err *e)
 {
     scoped_lock(&j->lock);
@@ -262,6 +262,7 @@ static int may_remove_locked(struct job *j, struct err *e)
         return err_set(e, -EBUSY, "the job runs (write kill to its ctl)");
     if (j->state == JOB_NEW && j->writers)
         return err_set(e, -EBUSY, "its command is being written");
+    j->unnamed = j->state == JOB_NEW;
     return 0;
 }
 

@@ -66,18 +66,19 @@ static int ask_kill(struct link_job *lj, const char *word, uint32_t grace_ms, st
 static int verb_kill(const struct call *c, struct err *e)
 {
     struct job *j = c->job;
-    const struct link_exit x = { .kind = LINK_END_FAILED, .code = -ECANCELED,
-                                 .text = "it was killed before it started" };
-    bool early;
+    bool early, now;
     int r = 0;
 
     pthread_mutex_lock(&j->lock);
     early = j->state == JOB_STARTING && !j->link_job && !j->taken_over;
+    now = early && j->accepted;
     if (!early)
         r = with_guest(c, ask_kill, e);
+    else if (!now)
+        j->kill_asked = true;
     pthread_mutex_unlock(&j->lock);
-    if (early)
-        job_end(j, &x);
+    if (now)
+        job_end_early(j);
     else if (r == MANAGER_WAIT)
         job_allow(j, ALLOW_ALL);
     return r;
@@ -171,5 +172,10 @@ int job_verb(struct job *j, const char *line, void (*done)(void *arg, int status
     int r = parse(line, &words, &v, e);
     const struct call c = { j, words.word, done, arg };
 
-    return r < 0 ? r : v->run(&c, e);
+    if (r < 0)
+        return r;
+    job_ref(j); /* whose done() has been called may let go of it before we are through */
+    r = v->run(&c, e);
+    job_unref(j);
+    return r;
 }

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Moments in a job's life that two threads meet in, over a manager whose sandboxes no guest answers in. */
+#include <sys/stat.h>
+
+#include "fs/jobs/internal.h"
+#include "fs/manager/internal.h"
+#include "tests/unit/manager_fixture.h"
+
+static int no_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+{
+    (void)state, (void)w, (void)start;
+    return err_set(e, -EIO, "no guest, the test says");
+}
+
+static const struct backend host = {
+    .abi = BACKEND_ABI, .size_bytes = sizeof(struct backend), .name = "fakehost", .files_wait = false,
+    .init = fake_init, .provision = fake_provision, .files_open = fake_files_open, .close = fake_close,
+    .destroy = fake_destroy, .stream = no_stream,
+};
+
+struct world {
+    struct fixture *f;
+    struct jobs    *js;
+    struct place   *session;
+    struct job     *j;      /* named "j", with a command */
+};
+
+static int set_up(void **state)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct err e = { 0 };
+
+    w->f = fixture_new(&host, "isolation=per_agent");
+    const struct jobs_setup s = { .config = w->f->config, .manager = w->f->m, .pool = w->f->pool,
+                                  .timers = w->f->timers };
+    assert_int_equal(jobs_create(&s, &w->js, &e), 0);
+    w->session = session_at(w->f, "alice", "coder", "s1");
+    assert_int_equal(jobs_make(w->js, w->session, "j", &w->j, &e), 0);
+    assert_int_equal(job_text_write(w->j, JOB_CMD, "true", 4, 0, &e), 0);
+    *state = w;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct world *w = *state;
+
+    job_unref(w->j);
+    place_unref(w->session);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    jobs_destroy(w->js);
+    fixture_free(w->f);
+    free(w);
+    return 0;
+}
+
+/* ── a kill during the start ─────────────────────────────────────────────────────────────── */
+
+struct start {
+    struct job *j;
+    bool       final;
+    int        result;
+    struct err e;
+};
+
+static void *start_thread(void *arg)
+{
+    struct start *s = arg;
+
+    s->result = job_start(s->j, JOB_CMD, s->final, &s->e);
+    return NULL;
+}
+
+static void nobody_asks(void *arg, int status)
+{
+    (void)arg, (void)status;
+    fail();
+}
+
+/* The start waits for names_lock, before its job is counted; a kill comes just then. */
+static int start_and_kill(struct world *w, bool final, bool refused)
+{
+    struct start s = { .j = w->j, .final = final };
+    struct err e = { 0 };
+    enum job_state during;
+    pthread_t thread;
+    int killed;
+
+    pthread_mutex_lock(&w->f->m->names_lock);
+    assert_int_equal(pthread_create(&thread, NULL, start_thread, &s), 0);
+    wait_until(job_state(w->j) == JOB_STARTING);
+    killed = job_verb(w->j, "kill", nobody_asks, NULL, &e);
+    pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000));
+    during = job_state(w->j);
+    w->f->config->read_only = refused;
+    pthread_mutex_unlock(&w->f->m->names_lock);
+    pthread_join(thread, NULL);
+    w->f->config->read_only = false;
+    assert_int_equal(killed, 0);
+    assert_int_equal(during, JOB_STARTING); /* the start may still be refused */
+    return s.result;
+}
+
+static void a_kill_during_the_start_ends_the_job_when_it_is_accepted(void **state)
+{
+    struct world *w = *state;
+    int64_t ms;
+    size_t size;
+    char *text;
+
+    assert_int_equal(start_and_kill(w, true, false), 0);
+    wait_until(job_state(w->j) == JOB_ENDED);
+    text = job_exit_text(w->j, &size, &ms);
+    assert_string_equal(text, "error it was killed before it started\n");
+    free(text);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_int_equal(session_running_jobs(session_of(w->session)), 0);
+    assert_int_equal(atomic_load(&w->f->m->running_jobs), 0);
+}
+
+static void a_kill_during_a_start_that_is_refused_leaves_the_job_as_it_was(void **state)
+{
+    struct world *w = *state;
+    struct err e = { 0 };
+
+    assert_int_equal(start_and_kill(w, false, true), -EROFS);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_int_equal(job_state(w->j), JOB_NEW);
+    assert_int_equal(job_start(w->j, JOB_CMD, true, &e), 0);
+    wait_until(job_state(w->j) == JOB_ENDED); /* there is no guest */
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_int_equal(atomic_load(&w->f->m->running_jobs), 0);
+}
+
+static void one_that_was_removed_is_not_started(void **state)
+{
+    struct world *w = *state;
+    struct err e = { 0 };
+
+    assert_int_equal(jobs_remove(w->js, w->session, "j", &e), 0);
+    assert_int_equal(job_verb(w->j, "start", nobody_asks, NULL, &e), -ENOENT);
+    assert_int_equal(job_state(w->j), JOB_NEW);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_kill_during_the_start_ends_the_job_when_it_is_accepted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_kill_during_a_start_that_is_refused_leaves_the_job_as_it_was, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(one_that_was_removed_is_not_started, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
