@@ -210,7 +210,8 @@ static void on_up(struct link *l, void *arg, const struct link_guest *info)
         setup_look(g, &info->instance);
     pthread_mutex_lock(&g->lock);
     g->up = g->was_up = true;
-    g->instance = info->instance;
+    if (first) /* there is no other over one link: who has seen was_up reads it without the lock */
+        g->instance = info->instance;
     set_up = first && !list_empty(&g->waiting) && setup_claim_locked(g);
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);

@@ -130,6 +130,7 @@ static enum guest_setup state_after(struct job *j)
 void setup_look(struct guest *g, const struct link_id *instance)
 {
     char word[KEY_HEX];
+    enum guest_setup state;
     struct job *j;
 
     if (!g->jobs->setup || !mark_read(g, instance, word))
@@ -144,7 +145,9 @@ void setup_look(struct guest *g, const struct link_id *instance)
     /* In this order: whoever ends it now finds us, or we find that it has ended. */
     atomic_store(&j->sets_up, true);
     set_state(g, SETUP_RUNS, &j->key);
-    set_state(g, state_after(j), NULL);
+    state = state_after(j);
+    if (state != SETUP_RUNS) /* else setup_ended() says, which it may have done by now */
+        set_state(g, state, NULL);
     job_unref(j);
 }
 
