@@ -177,12 +177,12 @@ void job_stdin_pump(struct job *j)
  * machine have lost bytes that it got, anything will do in their place. */
 void job_stdin_started(struct job *j, uint64_t offset)
 {
-    scoped_lock(&j->io_lock);
-
+    pthread_mutex_lock(&j->io_lock);
     if (j->taken_over && j->in.written < offset && j->in.fd >= 0 && ftruncate(j->in.fd, (off_t)offset) == 0) {
         scoped_lock(&j->lock);
         j->in.written = offset;
     }
+    pthread_mutex_unlock(&j->io_lock);
     if (j->rec.stdin_pipe)
         job_stdin_pump(j);
 }

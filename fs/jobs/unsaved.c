@@ -31,6 +31,13 @@ static void account(struct job *j, uint64_t bytes)
     atomic_fetch_add(&j->jobs->used_bytes, bytes);
 }
 
+/* As job_give_back(), but for those who wait for room: the caller tells them when it has let go of the lock. */
+static void account_less(struct job *j, uint64_t bytes)
+{
+    atomic_fetch_sub(&j->share->used_bytes, bytes);
+    atomic_fetch_sub(&j->jobs->used_bytes, bytes);
+}
+
 static int append(struct job *j, int stream, const void *data, size_t size)
 {
     int r = spool_append(&j->spool, stream, data, size);
@@ -48,7 +55,7 @@ static void lose(struct job *j, int stream, size_t size, int r)
     if (!j->lost)
         log_warning("output of job %s cannot be stored and is lost: %s", job_name(j), strerror(-r));
     j->lost = true;
-    job_give_back(j, had - atomic_load(&j->spool.start[stream]));
+    account_less(j, had - atomic_load(&j->spool.start[stream]));
     spool_skip(&j->spool, stream, had + size);
 }
 
@@ -66,48 +73,65 @@ static bool keep_piece(struct job *j, int stream, const void *data, size_t size)
     return true;
 }
 
-void job_store(struct job *j, int stream, const void *data, size_t size)
+/* True: there may be room for others. */
+static bool store(struct job *j, int stream, const void *data, size_t size)
 {
     scoped_lock(&j->store_lock);
     bool first = list_empty(&j->unsaved);
-    int r = first ? append(j, stream, data, size) : -ENOSPC;
+    int r = j->sealed ? 0 : first ? append(j, stream, data, size) : -ENOSPC;
 
     if (r == 0)
-        return;
-    if (job_must_not_wait(j) || !keep_piece(j, stream, data, size))
+        return false;
+    if (job_must_not_wait(j) || !keep_piece(j, stream, data, size)) {
         lose(j, stream, size, r);
-    else if (first)
+        return true;
+    }
+    if (first)
         log_warning("output of job %s cannot be stored: %s; the job waits", job_name(j), strerror(-r));
+    return false;
 }
 
-/* job.store_lock held. As far as there is room now; with `lose_rest` none is left. */
-static void save_locked(struct job *j, bool lose_rest)
+void job_store(struct job *j, int stream, const void *data, size_t size)
 {
+    if (store(j, stream, data, size))
+        jobs_room(j->jobs);
+}
+
+/* job.store_lock held. As far as there is room now; with `lose_rest` none is left. True: there may be room for
+ * others. */
+static bool save_locked(struct job *j, bool lose_rest)
+{
+    bool room = false;
+
     while (!list_empty(&j->unsaved)) {
         struct piece *p = container_of(j->unsaved.next, struct piece, links);
         int r = append(j, p->stream, p->data, p->size);
         if (r < 0 && !lose_rest)
-            return;
+            return room;
         if (r < 0)
             lose(j, p->stream, p->size, r);
+        room = room || r < 0;
         atomic_fetch_sub(&j->unsaved_bytes, p->size);
         list_remove(&p->links);
         free(p);
     }
+    return room;
 }
 
 void job_save(struct job *j)
 {
     struct link_exit end;
-    bool ends;
+    bool ends, room;
 
     pthread_mutex_lock(&j->store_lock);
-    save_locked(j, job_must_not_wait(j));
+    room = save_locked(j, job_must_not_wait(j));
     ends = j->end_held && list_empty(&j->unsaved);
     end = j->held_end;
     if (ends)
         j->end_held = false;
     pthread_mutex_unlock(&j->store_lock);
+    if (room)
+        jobs_room(j->jobs);
     for (int s = 0; s < SPOOL_STREAMS; s++)
         job_output_news(j, s);
     if (!ends)
@@ -131,9 +155,14 @@ bool job_hold_end(struct job *j, const struct link_exit *x)
 
 void job_save_last(struct job *j)
 {
-    scoped_lock(&j->store_lock);
+    bool room;
 
-    save_locked(j, true);
+    pthread_mutex_lock(&j->store_lock);
+    room = save_locked(j, true);
+    j->sealed = true;
+    pthread_mutex_unlock(&j->store_lock);
+    if (room)
+        jobs_room(j->jobs);
 }
 
 void job_unsaved_free(struct job *j)

@@ -142,12 +142,67 @@ static void one_that_was_removed_is_not_started(void **state)
     assert_int_equal(job_state(w->j), JOB_NEW);
 }
 
+/* ── output at the end, and before what waits ────────────────────────────────────────────── */
+
+/* The thread of links may be about to store some while the job is ended by somebody else; the descriptor that it
+ * would write to is another file's by then. */
+static void output_after_the_end_is_not_stored(void **state)
+{
+    struct world *w = *state;
+
+    job_spool_use(w->j);
+    job_store(w->j, JOB_STDOUT, "abc", 3);
+    job_save_last(w->j);
+    job_spool_unuse(w->j);
+    assert_int_equal(atomic_load(&w->j->spool.fd[0]), -1);
+    job_store(w->j, JOB_STDOUT, "late", 4);
+    job_store(w->j, JOB_STDERR, "late", 4);
+    assert_int_equal(atomic_load(&w->j->spool.fd[0]), -1);
+    assert_int_equal(atomic_load(&w->j->spool.fd[1]), -1);
+    assert_int_equal(spool_kept(&w->j->spool), 3);
+}
+
+static void offered(struct job_listener *l, uint64_t at, const void *data, size_t size)
+{
+    (void)l, (void)at, (void)data, (void)size;
+    fail();
+}
+
+static void ignore(struct job_listener *l) { (void)l; }
+
+/* A reader that has come after the first piece waits for that, not for the second. */
+static void output_is_not_offered_before_what_could_not_be_stored(void **state)
+{
+    struct world *w = *state;
+    struct job_listener l = { .stream = JOB_STDOUT, .more = ignore, .offer = offered, .hold = ignore, .drop = ignore };
+    struct job_reader r;
+    char path[KEY_HEX + 8], buf[16] = "";
+
+    snprintf(path, sizeof(path), "%s.out", w->j->hex);
+    assert_int_equal(mkdirat(w->js->dir_fd, path, 0700), 0); /* where the file should be: nothing can be stored */
+    job_link_ops.output(NULL, w->j, LINK_STDOUT, 0, 0, "one ", 4);
+    list_init(&l.links);
+    job_reader_add(w->j, &r, JOB_STDOUT);
+    atomic_store(&l.waits, true);
+    job_listen(w->j, &l);
+    job_link_ops.output(NULL, w->j, LINK_STDOUT, 4, 4, "two", 3);
+    assert_int_equal(job_reader_read(w->j, &r, buf, sizeof(buf)), -EAGAIN);
+    assert_int_equal(unlinkat(w->js->dir_fd, path, AT_REMOVEDIR), 0);
+    job_save(w->j);
+    assert_int_equal(job_reader_read(w->j, &r, buf, sizeof(buf)), 7);
+    assert_string_equal(buf, "one two");
+    job_unlisten(w->j, &l);
+    job_reader_remove(w->j, &r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_kill_during_the_start_ends_the_job_when_it_is_accepted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_kill_during_a_start_that_is_refused_leaves_the_job_as_it_was, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_that_was_removed_is_not_started, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
