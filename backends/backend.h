@@ -18,8 +18,9 @@
  * Others can end a sandbox, or halt it, behind our back. A backend that is told of such things passes
  * that on by `noticed`; the core then asks LOOK what has become of the sandbox. A ready workspace whose
  * sandbox is gone has failed, with LOOK's sentence, and is provisioned again at its next use; one that
- * was halted while its jobs run is provisioned at once, which lets it go on. Without any of this it is
- * found out at the next use, by STREAM.
+ * was halted while its jobs run is provisioned at once, which lets it go on. LOOK is asked as well when a user
+ * writes `provision` for a workspace that is ready, and when STREAM has failed. Without any of this it is found out
+ * at the next use, by STREAM.
  *
  * A guest over whose streams nothing comes any more, for a minute and a half, hangs, and what ran with it
  * is given up. Its workspace has failed as well, and at its next use CLOSE comes before PROVISION.

@@ -378,20 +378,32 @@ static int others(const struct container *c, struct err *e)
     return err_set(e, -ENXIO, "the container is gone: another one (%.12s) has its name", c->id);
 }
 
-static int docker_look(void *state, const struct backend_workspace *w, struct err *e)
+/* By the engine; `silent` is what connecting to the guest said. A removal that is under way has killed it before. */
+static int look_at_container(struct docker *d, const struct backend_workspace *w, int silent, struct err *e)
 {
+    struct err why = { 0 };
     struct container c;
-    int r = container_look(state, w, NULL, &c, e);
+    int r = container_look(d, w, NULL, &c, &why);
 
+    if (r < 0 && silent == -ECONNREFUSED) /* whoever listened there has ended */
+        return err_set(e, -ENXIO, "the container has ended: %s", why.text);
     if (r < 0)
-        return r == -ENXIO || r == -EHOSTDOWN ? -EIO : r;
+        return err_set(e, r == -ENXIO || r == -EHOSTDOWN ? -EIO : r, "%s", why.text);
     if (c.state != CONTAINER_ABSENT && !c.ours)
         return others(&c, e);
-    if (c.state == CONTAINER_ABSENT || c.state == CONTAINER_EXITED || c.state == CONTAINER_CREATED)
-        return gone(&c, e);
     if (c.state == CONTAINER_PAUSED)
         return err_set(e, -EHOSTDOWN, "the container was paused");
-    return c.state == CONTAINER_RUNNING ? 0 : -EAGAIN;
+    return c.state == CONTAINER_RUNNING ? 0 : gone(&c, e);
+}
+
+/* Where the guest greets no engine need be asked, which may be away while its containers go on. */
+static int docker_look(void *state, const struct backend_workspace *w, struct err *e)
+{
+    struct docker *d = state;
+    struct err silence;
+    cleanup_close int fd = docker_connect(d, w, &silence);
+
+    return fd >= 0 && greets(fd, clock_ns() + QUICK_NS, NULL) ? 0 : look_at_container(d, w, fd, e);
 }
 
 /* ── the stream ──────────────────────────────────────────────────────────────────────────── */

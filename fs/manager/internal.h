@@ -372,6 +372,9 @@ int attempt_refuse(struct attempt *a, const struct err *e);
 bool attempt_park_locked(struct attempt *a);
 /* An earlier attempt has ended at last: what waited for it goes on. No lock may be held. */
 void attempt_stale_ended(struct workspace *ws);
+/* Of a provisioning only the errnos that the contract names reach users; all others are EIO. A failure `r` without a
+ * sentence gets one. */
+void attempt_agreed_errno(struct err *e, int r);
 /* ws->lock held: nobody waits for the attempt any more, its thread is on its own. */
 void attempt_give_up_locked(struct workspace *ws);
 /* ws->lock held: the workspace is being closed. Cancels what runs (NULL), or ends what has not
@@ -443,6 +446,12 @@ int workspace_store_wait(struct workspace *ws, struct waiter *w, struct err *e);
 void manager_noticed(void *core, const char *id, const char *text);
 /* The workspace has become ready: what was noticed meanwhile is looked at now. No lock may be held. */
 void notice_ready(struct workspace *ws);
+/* Its guest cannot be reached: its sandbox is looked at. Any thread, never waits. No lock may be held. */
+void notice_failed(struct workspace *ws);
+/* Has the backend, which has LOOK, say what has become of the sandbox of a workspace that is ready. 0: the state is
+ * what it found now, no matter what that is. -errno as of a provisioning, with a sentence: it cannot be told. Blocks
+ * as LOOK does; the caller has begun an activity of the manager's. No lock may be held. */
+int notice_check(struct workspace *ws, struct err *e);
 
 /* ── jobs ────────────────────────────────────────────────────────────────────────────────── */
 

@@ -110,11 +110,15 @@ int workspace_stream(struct workspace *ws, bool start, struct err *e)
     struct manager *m = ws->manager;
     char dir[HOST_DIR_MAX];
     struct backend_workspace w;
+    int r;
 
     if (!m->backend->stream)
         return err_set(e, -ENXIO, "the backend %s runs no jobs", m->backend->name);
     workspace_describe(ws, &w, dir);
-    return m->backend->stream(m->backend_state, &w, start, e);
+    r = m->backend->stream(m->backend_state, &w, start, e);
+    if (r < 0)
+        notice_failed(ws);
+    return r;
 }
 
 void workspace_job_root(struct workspace *ws, char *out, size_t size)

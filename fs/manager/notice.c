@@ -118,8 +118,27 @@ static bool begin_locked(struct workspace *ws)
     return true;
 }
 
-/* On a thread that may take long. A look that saw another life of the workspace than the present one says
- * nothing of it. */
+/* A look that saw another life of the workspace than the present one says nothing of it. */
+static int look_and_settle(struct workspace *ws, struct err *e)
+{
+    enum finding f = FOUND_NOTHING;
+    struct attempt *a = NULL;
+    uint64_t moves;
+    int r;
+
+    pthread_mutex_lock(&ws->lock);
+    moves = ws->moves;
+    pthread_mutex_unlock(&ws->lock);
+    r = look(ws, e);
+    pthread_mutex_lock(&ws->lock);
+    if (ws->moves == moves && is_watched_locked(ws) && !atomic_load(&ws->manager->stopping)) /* then the hooks are going */
+        f = settle_locked(ws, r, e, &a);
+    pthread_mutex_unlock(&ws->lock);
+    act(ws, f, r, e, a);
+    return r;
+}
+
+/* On a thread that may take long. */
 static void task_look(struct task *t)
 {
     struct workspace *ws = container_of(t, struct workspace, look);
@@ -127,21 +146,11 @@ static void task_look(struct task *t)
     bool again = true;
 
     while (again) {
-        enum finding f = FOUND_NOTHING;
-        struct attempt *a = NULL;
         struct err e;
-        uint64_t moves;
-        int r;
         pthread_mutex_lock(&ws->lock);
         ws->look_again = false;
-        moves = ws->moves;
         pthread_mutex_unlock(&ws->lock);
-        r = look(ws, &e);
-        pthread_mutex_lock(&ws->lock);
-        if (ws->moves == moves && is_watched_locked(ws) && !atomic_load(&m->stopping)) /* then the hooks are going */
-            f = settle_locked(ws, r, &e, &a);
-        pthread_mutex_unlock(&ws->lock);
-        act(ws, f, r, &e, a);
+        look_and_settle(ws, &e);
         pthread_mutex_lock(&ws->lock);
         ws->looking = false;
         again = ws->look_again && !atomic_load(&m->stopping) && begin_locked(ws);
@@ -190,6 +199,26 @@ void workspace_sandbox_hangs(struct workspace *ws, const struct err *e)
 }
 
 void notice_ready(struct workspace *ws) { look_soon(ws, false); }
+
+void notice_failed(struct workspace *ws)
+{
+    struct manager *m = ws->manager;
+
+    manager_job_begin(m);
+    if (!atomic_load(&m->stopping))
+        look_soon(ws, true);
+    manager_job_end(m);
+}
+
+int notice_check(struct workspace *ws, struct err *e)
+{
+    int r = look_and_settle(ws, e);
+
+    if (r == 0 || r == -ENXIO || r == -EHOSTDOWN)
+        return 0;
+    attempt_agreed_errno(e, r);
+    return e->code;
+}
 
 /* ── being told ──────────────────────────────────────────────────────────────────────────── */
 

@@ -398,8 +398,7 @@ static void attempt_end(struct attempt *a, int fd, const struct err *e)
     attempt_unref(a);
 }
 
-/* Of a provisioning only the errnos that the contract names reach users; all others are EIO. */
-static void agreed_errno(struct err *e, int r)
+void attempt_agreed_errno(struct err *e, int r)
 {
     static const int agreed[] = { EHOSTUNREACH, EACCES, ENXIO, EINVAL, EDQUOT, ETIMEDOUT, ECANCELED };
 
@@ -444,7 +443,7 @@ static int provision(struct attempt *a, const struct backend_workspace *w, struc
         r = m->backend->provision(m->backend_state, w, &a->progress, e);
     a->sandboxed = r == 0;
     if (r < 0)
-        agreed_errno(e, r);
+        attempt_agreed_errno(e, r);
     return r;
 }
 

@@ -38,6 +38,7 @@ struct provisioning {
     struct workspace *ws;      /* referenced */
     struct place     *session; /* referenced */
     struct list       waiters; /* wait_lock */
+    struct task       check;
 };
 
 static void provisioning_free(struct provisioning *p)
@@ -66,6 +67,32 @@ static void provisioning_woken(struct waiter *w, int status)
         provisioning_end(p, status);
 }
 
+/* Nobody may have noticed yet that its sandbox is gone. */
+static void provisioning_check(struct task *t)
+{
+    struct provisioning *p = container_of(t, struct provisioning, check);
+    struct err e;
+    int r = notice_check(p->ws, &e);
+
+    if (r == 0) {
+        provisioning_woken(&p->own, 0);
+        return;
+    }
+    session_fail(session_of(p->session), &e);
+    provisioning_end(p, r);
+}
+
+static int begin_check(struct provisioning *p)
+{
+    struct manager *m = p->ws->manager;
+
+    if (!m->backend->look)
+        return 0;
+    p->check.run = provisioning_check;
+    pool_add(m->provisioners, &p->check);
+    return MANAGER_WAIT;
+}
+
 static int verb_provision(struct session *s, const char *word, struct waiter *w, struct err *e)
 {
     struct provisioning *p = calloc(1, sizeof(*p));
@@ -83,6 +110,8 @@ static int verb_provision(struct session *s, const char *word, struct waiter *w,
     if (wait)
         waiters_add(p->ws->manager, &p->waiters, w);
     r = workspace_provision(p->ws, &p->own, true, e);
+    if (r == 0)
+        r = begin_check(p);
     if (r == MANAGER_WAIT)
         return wait ? MANAGER_WAIT : 0;
     if (wait)

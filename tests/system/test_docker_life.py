@@ -310,6 +310,45 @@ def test_an_idle_container_that_an_engine_has_stopped_is_noticed_when_the_engine
     assert output(s, 'echo x') == 'x\n'
 
 
+def test_a_provision_finds_out_that_an_engine_that_went_took_an_idle_container_along(engine, s):
+    """Nothing else tells it: no job has run, and the events ended before."""
+    s.daemon.expect('there is no Docker engine')
+    ready(s)
+    engine.stop()
+    try:
+        assert errno_of(s.ctl, 'provision') == 'EHOSTUNREACH'
+        assert s.state() == 'failed' and 'there is no Docker engine' in s.error()
+    finally:
+        engine.start()
+    s.ctl('provision')
+    assert s.state() == 'ready' and s.error() == ''
+    assert engine.inspect(container_of(engine, s))['State']['Running']
+
+
+def test_a_job_that_finds_no_container_tells_the_state(engine, s):
+    s.daemon.expect('there is no Docker engine')
+    ready(s)
+    engine.stop()
+    try:
+        assert run_job(s, 'echo never')[0].startswith('error there is no Docker engine')
+        s.wait_state('failed', timeout=10)
+        assert 'there is no Docker engine' in s.error()
+    finally:
+        engine.start()
+
+
+def test_a_provision_of_what_runs_needs_no_engine_that_answers(engine, s):
+    ready(s)
+    os.kill(engine.proc.pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        s.ctl('provision')
+        assert time.monotonic() - begin < 5 * SLOWNESS
+        assert s.state() == 'ready'
+    finally:
+        os.kill(engine.proc.pid, signal.SIGCONT)
+
+
 @pytest.fixture(name='sturdy')
 def _sturdy(engine):
     """The engine, whose containers outlive it for the time of a test, as when it is upgraded."""
@@ -332,7 +371,8 @@ def test_jobs_go_on_while_an_engine_is_away_that_leaves_its_containers(sturdy, d
     sturdy.stop()
     try:
         assert output(s, 'echo no engine is needed', 'away') == 'no engine is needed\n'
-        assert j.state() == 'running'
+        s.ctl('provision')
+        assert j.state() == 'running' and s.state() == 'ready'
         j.ctl('kill')
         assert j.exit(30).startswith('signal ')
         os.kill(pid, signal.SIGKILL)

@@ -172,6 +172,35 @@ static void what_cannot_be_told_changes_nothing_and_a_text_is_an_event(void **st
     fixture_free(f);
 }
 
+static void a_provision_of_what_is_ready_says_what_is_true_now(void **state)
+{
+    struct fixture *f = fixture_new(&host, "isolation=per_agent");
+    struct place *s = ready_at(f, "coder");
+    struct err e;
+
+    (void)state;
+    atomic_store(&look_says, 0);
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_int_equal(atomic_load(&looks), 1);
+    assert_int_equal(atomic_load(&fake.provisions), 1);
+    atomic_store(&look_says, -EHOSTUNREACH);
+    assert_int_equal(verb(s, "provision", &e), -EHOSTUNREACH);
+    assert_string_equal(text_of(session_text_error, s), "the test has ended it");
+    assert_string_equal(state_of(s), "ready");
+    atomic_store(&look_says, -EPROTO); /* no errno that the contract names */
+    assert_int_equal(verb(s, "provision", &e), -EIO);
+    atomic_store(&look_says, -ENXIO);
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_int_equal(atomic_load(&fake.provisions), 2);
+    assert_string_equal(text_of(session_text_error, s), "");
+    atomic_store(&look_says, -EHOSTDOWN);
+    assert_int_equal(verb(s, "provision nowait", &e), 0);
+    wait_until(atomic_load(&fake.provisions) == 3);
+    wait_until(strcmp(state_of(s), "ready") == 0);
+    place_unref(s);
+    fixture_free(f);
+}
+
 static void a_look_at_an_earlier_life_says_nothing_of_the_present_one(void **state)
 {
     struct fixture *f = fixture_new(&host, "isolation=per_agent");
@@ -218,6 +247,7 @@ int main(void)
         cmocka_unit_test(a_sandbox_whose_guest_hangs_is_released_before_it_is_made_anew),
         cmocka_unit_test(one_that_was_halted_goes_on_at_once_only_while_jobs_run),
         cmocka_unit_test(what_cannot_be_told_changes_nothing_and_a_text_is_an_event),
+        cmocka_unit_test(a_provision_of_what_is_ready_says_what_is_true_now),
         cmocka_unit_test(a_look_at_an_earlier_life_says_nothing_of_the_present_one),
         cmocka_unit_test(what_happens_while_it_is_provisioned_is_looked_at_afterwards),
     };
