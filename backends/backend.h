@@ -68,6 +68,8 @@ struct backend_mount {
      * NULL for check(). */
     void  (*noticed)(void *core, const char *id, const char *text);
     void   *core;
+
+    const char *isolation; /* "per_agent", "per_session" or "per_user": which names count for a workspace */
 };
 
 /* Which workspace a callback is about. Strings stay valid during the call. */

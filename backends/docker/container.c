@@ -203,6 +203,7 @@ static struct json_object *labels_of(const struct docker *d, const struct backen
     set(l, LABEL "user", w->user);
     set(l, LABEL "agent", w->agent);
     set(l, LABEL "session", w->session);
+    set(l, LABEL "isolation", d->mount.isolation);
     set(l, LABEL "spec", spec);
     set(l, LABEL "version", WSMFS_VERSION);
     return l;

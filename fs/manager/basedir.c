@@ -170,16 +170,6 @@ static int settle_instance(struct basedir *b, const struct config *c, int meta, 
     return 0;
 }
 
-static const char *isolation_word(enum isolation i)
-{
-    static const char *const words[] = {
-        [ISOLATION_PER_AGENT] = "per_agent",
-        [ISOLATION_PER_SESSION] = "per_session",
-        [ISOLATION_PER_USER] = "per_user",
-    };
-    return words[i];
-}
-
 /* What a daemon has written, not what a disk or an editor has made of it. */
 static bool policy_valid(const char *text)
 {
@@ -196,7 +186,7 @@ static int settle_policy(const struct basedir *b, const struct config *c, int me
     char proposal[META_TEXT_MAX], text[META_TEXT_MAX];
     int  r;
 
-    snprintf(proposal, sizeof(proposal), "isolation=%s,id_scheme=%s", isolation_word(c->isolation),
+    snprintf(proposal, sizeof(proposal), "isolation=%s,id_scheme=%s", identity_policy(c->isolation),
              c->id_scheme == ID_SCHEME_AGENTSCOPE ? "agentscope" : "wsmfs");
     r = settle_text(meta, "policy", proposal, c->read_only, text);
     if (r < 0)

@@ -22,6 +22,16 @@ static void put_hex(const uint8_t *bytes, size_t n, char *out)
     out[2 * n] = '\0';
 }
 
+const char *identity_policy(enum isolation policy)
+{
+    static const char *const words[] = {
+        [ISOLATION_PER_AGENT] = "per_agent",
+        [ISOLATION_PER_SESSION] = "per_session",
+        [ISOLATION_PER_USER] = "per_user",
+    };
+    return words[policy];
+}
+
 static int own_text(char *text, enum isolation policy, const char *user, const char *agent,
                     const char *session)
 {

@@ -24,6 +24,9 @@ bool name_plain(const char *name);
 /* The words of that table, NULL-terminated; for the documentation check. */
 const char *const *name_searched_words(void);
 
+/* A policy as it is written: "per_agent". Static. */
+const char *identity_policy(enum isolation policy);
+
 /* Writes the id of a workspace: BLAKE2b with an 8-byte digest, in hex, over the policy's name and
  * the names that count joined by '/' ("per_agent/alice/coder"); with ID_SCHEME_AGENTSCOPE the bytes
  * "user::agent" and "user::" user of the peer (its per_session ids are random: there the own scheme

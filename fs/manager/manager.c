@@ -80,6 +80,7 @@ static int init_backend(struct manager *m, struct err *e)
         .confine = m->config->confine,
         .noticed = manager_noticed,
         .core = m,
+        .isolation = identity_policy(m->config->isolation),
     };
 
     if (m->config->busy & BUSY_PROCESSES && !m->backend->processes)

@@ -216,16 +216,6 @@ static void put_notes(struct manager *m, struct json_object *o)
         json_put_text(o, n->key, n->value);
 }
 
-static const char *isolation_name(enum isolation i)
-{
-    static const char *const names[] = {
-        [ISOLATION_PER_AGENT] = "per_agent",
-        [ISOLATION_PER_SESSION] = "per_session",
-        [ISOLATION_PER_USER] = "per_user",
-    };
-    return names[i];
-}
-
 char *manager_text_status(struct manager *m, size_t *size, int64_t *changed_ms)
 {
     struct json_object *o = json_object_new_object(), *states = json_object_new_object();
@@ -235,7 +225,7 @@ char *manager_text_status(struct manager *m, size_t *size, int64_t *changed_ms)
         json_put_int(states, workspace_state_name((enum workspace_state)s), (int64_t)atomic_load(&m->by_state[s]));
     json_put_text(o, "version", WSMFS_VERSION);
     json_put_text(o, "backend", m->backend->name);
-    json_put_text(o, "isolation", isolation_name(m->config->isolation));
+    json_put_text(o, "isolation", identity_policy(m->config->isolation));
     json_object_object_add(o, "workspaces", states);
     json_put_int(o, "sessions", (int64_t)atomic_load(&m->known_sessions));
     json_put_int(o, "running_jobs", atomic_load(&m->running_jobs));

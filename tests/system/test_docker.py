@@ -2,6 +2,7 @@
 """The docker backend, on a real engine."""
 
 import os
+import re
 import time
 
 import pytest
@@ -59,9 +60,10 @@ def test_what_a_job_wrote_is_visible_when_exit_reads(s):
 def test_the_container_is_named_and_labelled(engine, s):
     ready(s)
     c = engine.inspect(container_of(engine, s))
-    labels = c['Config']['Labels']
-    assert labels['wsmfs.id'] == s.id()
-    assert labels['wsmfs.user'] == s.names.split('/')[0]
+    assert re.fullmatch(r'/wsm-[0-9a-f]{8}-[0-9a-f]{16}', c['Name']) and c['Name'] == '/' + s.status()['sandbox']
+    labels = {key: value for key, value in c['Config']['Labels'].items() if key not in ('wsmfs.spec', 'wsmfs.version')}
+    assert labels == {'wsmfs.instance': s.daemon.status()['instance'], 'wsmfs.id': s.id(), 'wsmfs.user': 'alice',
+                      'wsmfs.agent': 'coder', 'wsmfs.session': '', 'wsmfs.isolation': 'per_agent'}
     assert c['HostConfig']['NetworkMode'] == 'none'
     assert c['HostConfig']['CapDrop'] == ['ALL']
     assert 'no-new-privileges' in c['HostConfig']['SecurityOpt']
