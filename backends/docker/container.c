@@ -447,14 +447,15 @@ int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err
 
 /* ── all of them ─────────────────────────────────────────────────────────────────────────── */
 
-int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+/* Of this instance; of one workspace where `id` is not NULL. The answer is a list. */
+static int list(struct docker *d, const char *id, struct engine_answer *a, struct err *e)
 {
-    cleanup_answer struct engine_answer a = { 0 };
     cleanup_free char *filter = NULL, *escaped = NULL, *path = NULL;
     struct engine_request rq = { .method = "GET", .timeout_ms = d->keys.timeout_ms, .most_bytes = LIST_MAX_BYTES };
     int r;
 
-    if (asprintf(&filter, "{\"label\":[\"" LABEL "instance=%s\"]}", d->mount.instance) < 0)
+    if (asprintf(&filter, "{\"label\":[\"" LABEL "instance=%s\"%s%s%s]}", d->mount.instance,
+                 id ? ",\"" LABEL "id=" : "", id ? id : "", id ? "\"" : "") < 0)
         filter = NULL;
     escaped = filter ? engine_escape(filter) : NULL;
     if (!escaped || asprintf(&path, "/containers/json?all=1&filters=%s", escaped) < 0) {
@@ -462,17 +463,60 @@ int container_list(struct docker *d, void (*found)(const struct backend_found *f
         return err_set(e, -ENOMEM, "out of memory");
     }
     rq.path = path;
-    r = engine_call(d->engine, &rq, &a, e);
+    r = engine_call(d->engine, &rq, a, e);
     if (r < 0)
         return r;
-    if (a.status != 200 || !json_object_is_type(a.json, json_type_array))
-        return engine_refused(&a, "the list of containers", e);
-    for (size_t i = 0; i < json_object_array_length(a.json); i++) {
+    if (a->status != 200 || !json_object_is_type(a->json, json_type_array))
+        return engine_refused(a, "the list of containers", e);
+    return 0;
+}
+
+static bool is_labelled(const struct docker *d, struct json_object *labels, const char *id)
+{
+    return strcmp(text_at(labels, LABEL "instance", NULL), d->mount.instance) == 0 &&
+           (id ? strcmp(text_at(labels, LABEL "id", NULL), id) == 0 : *text_at(labels, LABEL "id", NULL) != '\0');
+}
+
+int container_list(struct docker *d, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r = list(d, NULL, &a, e);
+
+    for (size_t i = 0; r == 0 && i < json_object_array_length(a.json); i++) {
         struct json_object *l = json_object_object_get(json_object_array_get_idx(a.json, i), "Labels");
         const struct backend_found f = { text_at(l, LABEL "id", NULL), text_at(l, LABEL "user", NULL),
                                          text_at(l, LABEL "agent", NULL), text_at(l, LABEL "session", NULL) };
-        if (strcmp(text_at(l, LABEL "instance", NULL), d->mount.instance) == 0 && *f.id)
+        if (is_labelled(d, l, NULL))
             found(&f, arg);
     }
-    return 0;
+    return r;
+}
+
+/* Labels go along when somebody makes an image of a container of ours and runs that; where its guest listens does
+ * not. */
+static bool has_its_run(const struct docker *d, const struct backend_workspace *w, struct json_object *container)
+{
+    struct json_object *mounts = json_object_object_get(container, "Mounts");
+    cleanup_free char *run = docker_run_on_engine(d, w);
+
+    for (size_t i = 0; run && json_object_is_type(mounts, json_type_array) && i < json_object_array_length(mounts); i++) {
+        struct json_object *m = json_object_array_get_idx(mounts, i);
+        if (strcmp(text_at(m, "Destination", NULL), DOCKER_RUN) == 0 && strcmp(text_at(m, "Source", NULL), run) == 0)
+            return true;
+    }
+    return false;
+}
+
+int container_end_renamed(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)
+{
+    cleanup_answer struct engine_answer a = { 0 };
+    int r = list(d, w->id, &a, e);
+
+    for (size_t i = 0; r == 0 && i < json_object_array_length(a.json); i++) {
+        struct json_object *o = json_object_array_get_idx(a.json, i);
+        const char *id = text_at(o, "Id", NULL);
+        if (is_id(id) && is_labelled(d, json_object_object_get(o, "Labels"), w->id) && has_its_run(d, w, o))
+            r = container_end(d, id, grace_ms, e);
+    }
+    return r;
 }

@@ -22,6 +22,7 @@
 #define GOING_NS    120000000000ll /* for a container to go that somebody removes */
 #define DEAF_NS     3000000000ll  /* for the engine to notice the end of a container whose guest does not listen any more */
 #define QUICK_NS    200000000ll   /* for a guest that is well to greet */
+#define GREET_NS      2000000000ll /* for one that listens to greet, before its container is looked at */
 #define GREET_LOOK_MS 100
 #define NO_ANSWER   "the guest in the container does not answer"
 #define NAP_FIRST_NS 2000000
@@ -260,6 +261,11 @@ static int guest_missing(struct docker *d, const struct backend_workspace *w, co
 
     if (r < 0)
         return r;
+    if (c.state == CONTAINER_PAUSED && c.ours) {
+        tell(f->progress, "unpause", "");
+        r = container_unpause(d, c.id, f->progress, e);
+        return r == 0 ? -EAGAIN : r;
+    }
     if (c.state == CONTAINER_RUNNING && !*c.spec) /* made by hand: there is nothing of ours to be seen in it */
         return -EAGAIN;
     if (c.state == CONTAINER_RUNNING) { /* perhaps it listens, where the engine sees another directory */
@@ -283,6 +289,8 @@ static bool greets(int fd, int64_t end_ns, struct backend_progress *p)
     return false;
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* A connection over which the guest greets, as soon as there is one. Without a sentence: -EOWNERDEAD, no
  * guest answers in a container that runs; -ESTALE, see above. */
 static int wait_for_guest(struct docker *d, const struct backend_workspace *w, const struct effort *f, struct err *e)
@@ -295,11 +303,11 @@ static int wait_for_guest(struct docker *d, const struct backend_workspace *w, c
     tell(p, "guest", "");
     while (clock_ns() < end_ns && !is_cancelled(p)) {
         int fd = docker_connect(d, w, &why);
-        if (fd >= 0 && greets(fd, end_ns, p))
+        if (fd >= 0 && greets(fd, least(end_ns, clock_ns() + GREET_NS), p))
             return fd;
         if (fd >= 0)
             close(fd);
-        if (pause_ns == NAP_MOST_NS && (r = guest_missing(d, w, f, e)) != -EAGAIN)
+        if ((fd >= 0 || pause_ns == NAP_MOST_NS) && (r = guest_missing(d, w, f, e)) != -EAGAIN)
             return r;
         nap(pause_ns);
         pause_ns = pause_ns * 2 < NAP_MOST_NS ? pause_ns * 2 : NAP_MOST_NS;
@@ -341,6 +349,8 @@ static int release(struct docker *d, const struct backend_workspace *w, int64_t 
         return r;
     if (c.state != CONTAINER_ABSENT && c.ours)
         r = container_end(d, c.id, grace_ms, e);
+    if (r == 0)
+        r = container_end_renamed(d, w, grace_ms, e);
     return r == 0 ? docker_remove_run(d, w, e) : r;
 }
 

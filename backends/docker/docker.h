@@ -63,6 +63,9 @@ int docker_mounts_check(const struct docker *d, struct err *e);
 /* All mounts of a workspace's container, as HostConfig.Mounts; the caller puts it. */
 struct json_object *docker_mounts(const struct docker *d, const struct backend_workspace *w);
 
+/* The path of the directory where its guest listens, as the engine has it; malloc'ed, NULL: out of memory. */
+char *docker_run_on_engine(const struct docker *d, const struct backend_workspace *w);
+
 /* ── root.c ── */
 
 /* The callbacks of these names, over the container's own root. */
@@ -121,6 +124,9 @@ int container_path(struct docker *d, const char *id, const char *path, struct ba
 int container_unpause(struct docker *d, const char *id, struct backend_progress *p, struct err *e);
 /* TERM, after the grace KILL, then away with it. One that is gone: 0. */
 int container_end(struct docker *d, const char *id, int64_t grace_ms, struct err *e);
+/* The same for all that are this workspace's under another name, which somebody has given them. One of another instance
+ * or made by somebody else is left alone. */
+int container_end_renamed(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e);
 /* The hash of what a container of that image would be made from now. */
 void container_spec(struct docker *d, const struct backend_workspace *w, const char *image, char out[24]);
 /* Calls `found` for every container of this instance. */

@@ -312,16 +312,21 @@ static void add_own(struct json_object *mounts, const char *source, const char *
                                  .mode = -1 });
 }
 
+char *docker_run_on_engine(const struct docker *d, const struct backend_workspace *w)
+{
+    char *path;
+
+    return asprintf(&path, "%s/.wsmfs/run/%s", docker_engine_base(d), w->id) < 0 ? NULL : path;
+}
+
 struct json_object *docker_mounts(const struct docker *d, const struct backend_workspace *w)
 {
     struct json_object *mounts = json_object_new_array();
-    cleanup_free char *files = NULL, *run = NULL;
+    cleanup_free char *files = NULL, *run = docker_run_on_engine(d, w);
     int r = 1;
 
     if (asprintf(&files, "%s/%s", docker_engine_base(d), w->host_dir) < 0)
         files = NULL;
-    if (asprintf(&run, "%s/.wsmfs/run/%s", docker_engine_base(d), w->id) < 0)
-        run = NULL;
     if (files && run) {
         add_own(mounts, files, DOCKER_WORKSPACE, false);
         add_own(mounts, d->guest, "/.wsm/wsm-guest", true);

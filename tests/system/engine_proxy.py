@@ -108,6 +108,20 @@ class Behind(Fault):
         x.client.sendall(answer)
 
 
+class Meanwhile(Fault):
+    """What `do()` does has happened between the engine's answer and the client's hearing of it."""
+
+    def __init__(self, do, times=None):
+        super().__init__(times)
+        self.do = do
+
+    def run(self, x):
+        x.send()
+        answer = x.server.recv(65536)
+        self.do()
+        x.client.sendall(answer)
+
+
 class Cut(Fault):
     """The answer ends after so many bytes."""
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from engine import container_of, ready, running_engine
-from engine_proxy import Cut, Proxy, status
+from engine_proxy import Cut, Meanwhile, Proxy, status
 from harness import SLOWNESS, Child, errno_of, read, run, sh, thread_files, wait_for, write
 from jobs import Job, output
 from jobs import run as run_job
@@ -143,6 +143,29 @@ def test_a_paused_container_that_somebody_lets_go_on_is_ready_again(engine, s):
     engine('unpause', container_of(engine, s))
     s.wait_state('ready', timeout=10)
     assert s.error() == ''
+
+
+def test_a_container_that_is_paused_before_its_guest_has_greeted_goes_on(engine, proxy, docker):
+    """Somebody makes an image of it in the very moment."""
+    s = docker(host=proxy.host).session()
+    started = proxy.fail('POST /containers/.*/start', Meanwhile(lambda: engine('pause', s.status()['sandbox'])))
+    begin = time.monotonic()
+    s.ctl('provision')
+    assert time.monotonic() - begin < 10 * SLOWNESS and started.hits == 1
+    assert output(s, 'echo x') == 'x\n'
+
+
+def test_a_container_that_somebody_renames_goes_with_its_workspace(engine, s):
+    """And one that has only its labels, since it was made of an image of it, stays."""
+    ready(s)
+    renamed = container_of(engine, s)
+    engine('commit', renamed, 'made:1')
+    other = engine('create', '--network', 'none', '--entrypoint', '/bin/sleep', 'made:1', '1000')
+    engine('rename', renamed, 'renamed')
+    assert output(s, 'echo x') == 'x\n'
+    s.ctl('close')
+    assert engine.containers() == [other]
+    assert output(s, 'echo y', 'y') == 'y\n'
 
 
 def test_our_own_close_and_start_are_nothing_that_anybody_has_done(engine, s):

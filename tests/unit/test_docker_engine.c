@@ -715,6 +715,41 @@ static void test_a_list_that_is_none(void **state)
     }
 }
 
+#define OF_A(instance, id, more) "{\"Id\":\"" ID "\",\"Labels\":{\"wsmfs.instance\":\"" instance "\",\"wsmfs.id\":\"" id "\"}" more "}"
+#define RUN_OF(id) ",\"Mounts\":[1,{\"Destination\":\"/workspace\"},{\"Destination\":\"/.wsm/run\",\"Source\":\"/b/.wsmfs/run/" id "\"}]"
+
+/* Which is told by what is asked next: the answer is no engine's to a request to stop. */
+static void test_only_what_is_surely_a_workspaces_is_ended_under_another_name(void **state)
+{
+    static const struct {
+        const char *answer;
+        bool ended;
+    } all[] = {
+        { WITH_BODY("[" OF_A("i", "a", RUN_OF("a")) "]"), true },
+        { WITH_BODY("[" OF_A("i", "a", "") "]"), false },
+        { WITH_BODY("[" OF_A("i", "a", ",\"Mounts\":5") "]"), false },
+        { WITH_BODY("[" OF_A("i", "a", RUN_OF("b")) "]"), false },
+        { WITH_BODY("[" OF_A("i", "b", RUN_OF("a")) "]"), false },
+        { WITH_BODY("[" OF_A("j", "a", RUN_OF("a")) "]"), false },
+        { WITH_BODY("[1,null,{},{\"Id\":\"../x\",\"Labels\":{\"wsmfs.instance\":\"i\",\"wsmfs.id\":\"a\"}" RUN_OF("a") "}]"), false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < array_size(all); i++) {
+        const struct backend_workspace w = { .id = "a" };
+        struct server s = { .answer = all[i].answer };
+        struct docker d = { .mount = { .instance = "i", .basedir = "/b" }, .keys = { .timeout_ms = PLENTY_MS } };
+        struct err e = { 0 };
+        begin(&s);
+        d.engine = engine_at(s.path);
+        int r = container_end_renamed(&d, &w, 0, &e);
+        engine_destroy(d.engine);
+        end(&s);
+        if (r != (all[i].ended ? -EPROTO : 0))
+            fail_msg("%s: %d %s", all[i].answer, r, e.text);
+    }
+}
+
 static void test_only_a_whole_stream_without_an_error_is_a_pull(void **state)
 {
 #define PULL(lines) OK_HEAD "Connection: close\r\nContent-Length: 100\r\n\r\n" lines
@@ -782,6 +817,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_concluded_from_a_part_of_an_answer),
         cmocka_unit_test(test_an_end_without_a_clear_answer_is_none),
         cmocka_unit_test(test_a_list_that_is_none),
+        cmocka_unit_test(test_only_what_is_surely_a_workspaces_is_ended_under_another_name),
         cmocka_unit_test(test_only_a_whole_stream_without_an_error_is_a_pull),
     };
 
