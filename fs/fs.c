@@ -175,6 +175,7 @@ static const struct manager_hooks hooks = {
     .closed = hostdir_closed,
     .emptied = hostdir_emptied,
     .rebound = tree_rebound,
+    .known = tree_known,
     .forgotten = tree_forgotten,
     .expire = hostdir_expire,
     .detach = on_detach,

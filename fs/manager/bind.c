@@ -173,12 +173,17 @@ static int switch_to_locked(struct session *s, struct workspace *ws, struct wait
 static int switch_to(struct session *s, struct workspace *ws, struct waiter *w, struct err *e)
 {
     struct manager *m = s->node.pub.manager;
+    bool known;
     int r;
 
     pthread_mutex_lock(&m->names_lock);
+    known = atomic_load(&s->node.known);
     r = switch_to_locked(s, ws, w, e);
+    known = !known && atomic_load(&s->node.known);
     pthread_mutex_unlock(&m->names_lock);
     workspace_unref(ws);
+    if (known)
+        node_tell_known(&s->node);
     return r;
 }
 

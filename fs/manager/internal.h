@@ -170,6 +170,8 @@ void places_finish(struct manager *m);
 struct node *node_child_locked(struct node *parent, const char *name);
 /* names_lock held: makes it and what is above it known, and (`store`) remembered. */
 void node_know_locked(struct node *n, bool store);
+/* Tells fs/ of a node that was made known while the mount answers. No lock may be held. */
+void node_tell_known(struct node *n);
 /* names_lock held: false once it or something above it was forgotten. */
 bool node_attached_locked(const struct node *n);
 void node_ref(struct node *n);

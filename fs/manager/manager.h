@@ -248,6 +248,9 @@ struct manager_hooks {
     /* The workspace's files fd is about to be closed (nobody is inside): drop what was opened
      * beneath it. Nodes stay; they are found again by name. */
     void (*closed)(struct workspace *ws, void *arg);
+    /* The place is known now: what is above it has got new mtimes. Any thread, never blocks; `p` may have been
+     * forgotten again. */
+    void (*known)(struct place *p, void *arg);
     /* Its files are gone for good (destroy): every node below the root is dead. */
     void (*emptied)(struct workspace *ws, void *arg);
     /* The session has another workspace than before (bind, unbind, fresh). */
@@ -270,7 +273,7 @@ struct manager_hooks {
      * run in it, and none of this one, lets go of it and returns true. Else false, and nothing was done. Thread as
      * stop_jobs. */
     bool (*leave_jobs)(struct workspace *ws, void *arg);
-    /* Somebody else has ended its sandbox: what holds a stream to it finds that out now. */
+    /* Its sandbox was lost, mostly since somebody else has ended it: what holds a stream to it finds that out now. */
     void (*sandbox_lost)(struct workspace *ws, void *arg);
 };
 

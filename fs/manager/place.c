@@ -206,6 +206,14 @@ void node_know_locked(struct node *n, bool store)
     }
 }
 
+void node_tell_known(struct node *n)
+{
+    struct manager *m = n->pub.manager;
+
+    if (m->hooks.known)
+        m->hooks.known(&n->pub, m->hooks_arg);
+}
+
 /* ── finding and making ──────────────────────────────────────────────────────────────────── */
 
 /* Whether the rule alone lets a valid name exist. */
@@ -321,6 +329,7 @@ int place_make(struct place *parent, const char *name, struct place **out, struc
     pthread_mutex_unlock(&m->names_lock);
     if (r < 0)
         return err_sys(e, r, "%s cannot be made", name);
+    node_tell_known(node_of(*out));
     return 0;
 }
 

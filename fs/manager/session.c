@@ -17,17 +17,27 @@ struct workspace *session_workspace(struct place *session)
     return ws;
 }
 
-int session_know(struct session *s)
+static int know(struct node *n)
 {
-    struct node *n = &s->node;
-
-    if (atomic_load_explicit(&n->known, memory_order_acquire))
-        return 0;
     scoped_lock(&n->pub.manager->names_lock);
+
     if (!node_attached_locked(n))
         return -ENOENT;
     node_know_locked(n, true);
     return 0;
+}
+
+int session_know(struct session *s)
+{
+    struct node *n = &s->node;
+    int r;
+
+    if (atomic_load_explicit(&n->known, memory_order_acquire))
+        return 0;
+    r = know(n);
+    if (r == 0)
+        node_tell_known(n);
+    return r;
 }
 
 int session_enter(struct place *session, struct waiter *w, struct workspace **out, struct err *e)

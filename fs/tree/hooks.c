@@ -42,14 +42,33 @@ static uint64_t place_id(struct fs *fs, struct place *p, bool mirror)
     return n ? n->id : 0;
 }
 
+/* The kernel keeps attributes for long, and asks anew once a directory was read: a reader would see it change
+ * while he reads it. Notices of attributes wait for nobody. */
+void tree_known(struct place *p, void *arg)
+{
+    struct fs *fs = arg;
+    struct notices ns = {0};
+    hinodes_lock(fs);
+    for (p = p->parent; p; p = p->parent)
+        for (int mirror = 0; mirror < 2; mirror++) {
+            uint64_t id = place_id(fs, p, mirror);
+            if (id)
+                notices_inode(&ns, id, true);
+        }
+    hinodes_unlock(fs);
+    coherence_deliver(fs, &ns);
+}
+
 static void forget_names(struct fs *fs, struct place *parent, const char *name, bool main_tree)
 {
     struct notices ns = {0};
     hinodes_lock(fs);
     for (int mirror = !main_tree; mirror < 2; mirror++) {
         uint64_t id = place_id(fs, parent, mirror);
-        if (id)
-            notices_entry(&ns, id, name);
+        if (!id)
+            continue;
+        notices_entry(&ns, id, name);
+        notices_inode(&ns, id, true); /* also where the kernel does not know that name */
     }
     hinodes_unlock(fs);
     coherence_deliver_bounded(fs, &ns, false);

@@ -59,6 +59,7 @@ void name_list_readdir(struct fs *, fuse_req_t, struct node *, size_t, off_t, st
 /* hooks.c: what the manager asks for. */
 void tree_rebound(struct place *session, void *fs);
 void tree_forgotten(struct place *p, void *fs);
+void tree_known(struct place *p, void *fs);
 
 /* A name was removed by the kernel's rmdir: its image below /.wsm/sessions goes too. */
 void tree_removed(struct fs *fs, struct place *parent, const char *name);

@@ -4,6 +4,7 @@
 import os
 import re
 import stat
+import time
 
 import pytest
 
@@ -133,6 +134,38 @@ def test_a_provisioned_session_is_listed_on_all_levels(daemon, s):
     assert os.listdir(daemon.mnt) == ['alice']
     assert os.listdir(f'{daemon.mnt}/alice') == ['coder']
     assert os.listdir(f'{daemon.mnt}/alice/coder') == ['s1']
+
+
+@pytest.mark.parametrize('how', ['a file', 'mkdir', 'a verb', 'a verb on the other side', 'an id'])
+def test_a_name_that_appears_shows_at_once_in_the_mtimes_above_it(daemon, how):
+    s = daemon.session('alice/coder/s.1' if how == 'mkdir' else 'alice/coder/s1')
+    other = f'{daemon.mnt}/.wsm/sessions'
+    above = [base(daemon, level) for level in LEVELS] + [f'{other}/{level}' for level in LEVELS[1:]]
+
+    def times():
+        return [(os.stat(path).st_mtime_ns, os.stat(path).st_ctime_ns) for path in above]
+    before = times()
+    assert before == times()
+    time.sleep(0.002)  # a mtime has milliseconds
+    {'a file': lambda: write(s / 'f', ''), 'mkdir': lambda: os.mkdir(s.path), 'a verb': lambda: s.ctl('touch'),
+     'a verb on the other side': lambda: write(f'{other}/alice/coder/s1/ctl', 'touch\n'), 'an id': lambda: s.bind('own'),
+     }[how]()
+    after = times()
+    assert not set(before) & set(after)
+    assert s.path.split('/')[-1] in os.listdir(base(daemon, 'alice/coder'))
+    assert after == times()
+
+
+def test_tar_of_sessions_that_are_closed_sees_no_directory_change(daemon):
+    names = 'alice/coder/s1', 'alice/coder/s2', 'alice/other/s1', 'bob/x/y'
+    for name in names:
+        daemon.session(name).bind(name.replace('/', '-'))
+        write(daemon.session(name) / 'f', name)
+    for _ in range(2):
+        for name in names:
+            daemon.session(name).ctl('close')
+        assert run('tar', 'cf', '/dev/null', '-C', daemon.mnt, '.') == ''
+        daemon.restart()
 
 
 def test_workspaces_on_disk_are_found_at_the_start(mount):
