@@ -197,6 +197,12 @@ static const struct {
 /* A section as it stands in the file. */
 static const char *title(const char *section) { return strcmp(section, "backend") == 0 ? "backend docker" : section; }
 
+int docker_keys_refuse(const struct config_pair *pairs, const char *section, const char *key, int code, const char *why,
+                       struct err *e)
+{
+    return config_pair_refuse(config_pair_find(pairs, section, key), title(section), code, why, e);
+}
+
 static int unknown(const char *key, struct err *e)
 {
     struct sandbox_limits none = { 0 };
@@ -221,7 +227,7 @@ static int take(struct docker_keys *k, const struct config_pair *p, struct err *
 }
 
 /* Where images come from is said once. */
-static int check_image(const char *source, const struct docker_keys *k, struct err *e)
+static int check_image(const char *source, const struct config_pair *pairs, const struct docker_keys *k, struct err *e)
 {
     if (*source && k->image)
         return err_set(e, -EINVAL, "the image is named twice, in docker:%s and as `image` of section [backend docker]",
@@ -230,10 +236,10 @@ static int check_image(const char *source, const struct docker_keys *k, struct e
         return err_set(e, -EINVAL, "an image is named (%s), and `build` of section [backend docker] would have one built",
                        *source ? source : k->image);
     if (k->build && k->pull == DOCKER_PULL_NEVER)
-        return err_set(e, -EINVAL, "pull of section [backend docker]: what is built has its base image pulled where the "
-                       "engine lacks it");
+        return docker_keys_refuse(pairs, "backend", "pull", -EINVAL, "what is built has its base image pulled where the "
+                                  "engine lacks it", e);
     if (k->build_network && !k->build)
-        return err_set(e, -EINVAL, "build_network of section [backend docker]: nothing is built");
+        return docker_keys_refuse(pairs, "backend", "build_network", -EINVAL, "nothing is built", e);
     if (!*source && !k->image && !k->build)
         return err_set(e, -EINVAL, "no image is named: docker:IMAGE, e.g. docker:python:3.12-slim");
     return 0;
@@ -246,8 +252,8 @@ int docker_keys_read(const char *source, const struct config_pair *pairs, struct
     *out = (struct docker_keys){ .limits.pids = PIDS_BY_ITSELF, .timeout_ms = TIMEOUT_BY_ITSELF_MS };
     for (const struct config_pair *p = pairs; p; p = p->next)
         if (take(out, p, &why) < 0)
-            return err_set(e, why.code, "%s of section [%s]: %s", p->key, title(p->section), why.text);
-    if (check_image(source, out, e) < 0)
+            return config_pair_refuse(p, title(p->section), why.code, why.text, e);
+    if (check_image(source, pairs, out, e) < 0)
         return -EINVAL;
     return *source ? set_text(&out->image, source, e) : 0;
 }

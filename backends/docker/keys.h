@@ -35,6 +35,10 @@ struct docker_keys {
 int docker_keys_read(const char *source, const struct config_pair *pairs, struct docker_keys *out, struct err *e);
 void docker_keys_finish(struct docker_keys *k);
 
+/* Says that one of the pairs is refused, and where it stands. Returns `code`. */
+int docker_keys_refuse(const struct config_pair *pairs, const char *section, const char *key, int code, const char *why,
+                       struct err *e);
+
 /* The ids of jobs as far as the settings tell them: 0 unless `user` is UID or UID:GID. What a name stands for only
  * the image knows. */
 void docker_keys_ids(const struct docker_keys *k, uint32_t *uid, uint32_t *gid);

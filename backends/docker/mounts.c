@@ -263,6 +263,15 @@ static int check_unique(const struct docker *d, const struct mount *m, size_t i,
     return 0;
 }
 
+static int refuse(const struct docker *d, const char *key, const char *text, int code, const char *why, struct err *e)
+{
+    cleanup_free char *about = NULL;
+
+    if (asprintf(&about, "\"%s\": %s", text, why) < 0)
+        return out_of_memory(e);
+    return docker_keys_refuse(d->mount.pairs, strcmp(key, "bind") == 0 ? "sandbox" : "backend", key, code, about, e);
+}
+
 int docker_mounts_check(const struct docker *d, struct err *e)
 {
     for (size_t i = 0;; i++) {
@@ -277,7 +286,7 @@ int docker_mounts_check(const struct docker *d, struct err *e)
         if (r == 0)
             r = check_unique(d, &m, i, &why);
         if (r < 0)
-            return err_set(e, r, "%s: \"%s\": %s", key, text, why.text);
+            return refuse(d, key, text, r, why.text, e);
     }
 }
 

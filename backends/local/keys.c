@@ -88,7 +88,8 @@ int local_keys_read(const struct config_pair *pairs, struct local_keys *out, str
     *out = (struct local_keys){ 0 };
     for (const struct config_pair *p = pairs; p; p = p->next)
         if (take(out, p, &why) < 0)
-            return err_set(e, why.code, "%s of section [%s]: %s", p->key, p->section, why.text);
+            return config_pair_refuse(p, strcmp(p->section, "backend") == 0 ? "backend local" : p->section, why.code,
+                                      why.text, e);
     return 0;
 }
 

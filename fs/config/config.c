@@ -38,6 +38,7 @@ static void pairs_free(struct config_pair *p)
         free(p->section);
         free(p->key);
         free(p->value);
+        free(p->file);
         free(p);
         p = next;
     }
@@ -65,26 +66,41 @@ void config_destroy(struct config *c)
     free(c);
 }
 
-int config_pair_set(struct config *c, const char *section, const char *key, const char *value, int line, struct err *e)
+const struct config_pair *config_pair_find(const struct config_pair *pairs, const char *section, const char *key)
+{
+    while (pairs && (strcmp(pairs->section, section) != 0 || strcmp(pairs->key, key) != 0))
+        pairs = pairs->next;
+    return pairs;
+}
+
+int config_pair_refuse(const struct config_pair *p, const char *title, int code, const char *why, struct err *e)
+{
+    if (p->file)
+        return err_set(e, code, "%s:%d: %s of section [%s]: %s", p->file, p->line, p->key, title, why);
+    return err_set(e, code, "%s of section [%s]: %s", p->key, title, why);
+}
+
+int config_pair_set(struct config *c, const struct config_pair *pair, struct err *e)
 {
     struct config_pair **at = &c->pairs, *p;
 
-    while (*at && (strcmp((*at)->section, section) != 0 || strcmp((*at)->key, key) != 0))
+    while (*at && (strcmp((*at)->section, pair->section) != 0 || strcmp((*at)->key, pair->key) != 0))
         at = &(*at)->next;
     p = calloc(1, sizeof(*p));
     if (!p)
         return err_set(e, -ENOMEM, "out of memory");
-    p->line = line;
-    p->section = strdup(section);
-    p->key = strdup(key);
-    p->value = strdup(value);
+    p->line = pair->line;
+    p->section = strdup(pair->section);
+    p->key = strdup(pair->key);
+    p->value = strdup(pair->value);
+    p->file = pair->file ? strdup(pair->file) : NULL;
     if (*at) {
         p->next = (*at)->next;
         (*at)->next = NULL;
         pairs_free(*at);
     }
     *at = p;
-    return p->section && p->key && p->value ? 0 : err_set(e, -ENOMEM, "out of memory");
+    return p->section && p->key && p->value && (p->file || !pair->file) ? 0 : err_set(e, -ENOMEM, "out of memory");
 }
 
 /* ── the source ──────────────────────────────────────────────────────────────────────────── */

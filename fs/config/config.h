@@ -42,7 +42,13 @@ struct config_pair {
     char *section; /* "backend" (this mount's own) or "sandbox" */
     char *key, *value;
     int   line;    /* in the config file; 0: from the command line */
+    char *file;    /* the config file; NULL: from the command line */
 };
+
+/* The pair of that section and key; NULL. */
+const struct config_pair *config_pair_find(const struct config_pair *pairs, const char *section, const char *key);
+/* Says that a pair is refused, where it stands and why; `title` is its section as it stands there. Returns `code`. */
+int config_pair_refuse(const struct config_pair *p, const char *title, int code, const char *why, struct err *e);
 
 /* The effective configuration. What is marked "live" may change at a reload: read it under `lock`
  * (or with the accessors below); all else is fixed before the mount. */

@@ -48,8 +48,9 @@ void config_words_free(struct config_word *w);
 
 /* ── config.c ────────────────────────────────────────────────────────────────────────────── */
 
-/* Sets a pair for the backend, in place of one of that section and key. Copies the texts. -ENOMEM. */
-int config_pair_set(struct config *c, const char *section, const char *key, const char *value, int line, struct err *e);
+/* Sets a pair for the backend, in place of one of that section and key. `file` is NULL for one from the command line.
+ * Copies the texts. -ENOMEM. */
+int config_pair_set(struct config *c, const struct config_pair *pair, struct err *e);
 
 /* ── words.c: one setting from any origin ────────────────────────────────────────────────── */
 

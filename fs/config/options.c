@@ -194,16 +194,22 @@ static char *get_text(const struct config *c, const struct option_spec *o)
     return text ? strdup(text) : NULL;
 }
 
+static int set_pair(struct config *c, const char *section, const char *key, const char *value, struct err *e)
+{
+    return config_pair_set(c, &(struct config_pair){ .section = (char *)section, .key = (char *)key,
+                                                     .value = (char *)value }, e);
+}
+
 /* A key of [sandbox], which the backend judges. */
 static int set_sandbox(struct config *c, const struct option_spec *o, const char *value, struct err *e)
 {
-    return config_pair_set(c, "sandbox", o->name, value, 0, e);
+    return set_pair(c, "sandbox", o->name, value, e);
 }
 
 /* The same for [backend NAME]. */
 static int set_backend(struct config *c, const struct option_spec *o, const char *value, struct err *e)
 {
-    return config_pair_set(c, "backend", o->name, value, 0, e);
+    return set_pair(c, "backend", o->name, value, e);
 }
 
 static int set_sandbox_path(struct config *c, const struct option_spec *o, const char *value, struct err *e)

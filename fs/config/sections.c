@@ -9,6 +9,7 @@
 /* One run over the items. */
 struct reading {
     struct config *c;
+    const char *path;
     const struct ini_item *items;
     struct user_config *user; /* of the section we are in */
     bool ours;                /* [backend NAME] is this mount's */
@@ -74,7 +75,8 @@ static int add_pair(struct reading *r, const struct ini_item *i, struct err *e)
 {
     if (!i->value)
         return err_set(e, -EINVAL, "%s: needs a value", i->key);
-    return config_pair_set(r->c, i->section, i->key, i->value, i->line, e);
+    return config_pair_set(r->c, &(struct config_pair){ .section = i->section, .key = i->key, .value = i->value,
+                                                        .line = i->line, .file = (char *)r->path }, e);
 }
 
 /* Another backend's section waits for the day it is this mount's. */
@@ -151,7 +153,7 @@ static int take(struct reading *r, const struct ini_item *i, const struct sectio
 
 int sections_apply(struct config *c, const char *path, const struct ini_item *items, struct err *e)
 {
-    struct reading r = {.c = c, .items = items};
+    struct reading r = {.c = c, .path = path, .items = items};
     const struct section *s = NULL;
     struct err why = {0};
 

@@ -23,12 +23,12 @@
 
 int setup_init(struct jobs *js, struct err *e)
 {
-    for (const struct config_pair *p = js->config->pairs; p; p = p->next)
-        if (strcmp(p->section, "sandbox") == 0 && strcmp(p->key, "setup") == 0)
-            js->setup = p->value;
-    if (js->setup && !manager_runs_jobs(js->manager))
-        return err_set(e, -EINVAL, "setup of section [sandbox]: the backend runs no jobs");
-    return 0;
+    const struct config_pair *p = config_pair_find(js->config->pairs, "sandbox", "setup");
+
+    if (p)
+        js->setup = p->value;
+    return !p || manager_runs_jobs(js->manager) ? 0
+                                                : config_pair_refuse(p, "sandbox", -EINVAL, "the backend runs no jobs", e);
 }
 
 /* ── the mark ────────────────────────────────────────────────────────────────────────────── */

@@ -188,8 +188,9 @@ BAD_FILES = {  # text → what the complaint names: the line and the word
     'bad mode': ('[user alice]\nmode = 9999\n', ('2', 'mode')),
     'user without a name': ('[user]\nuid = 1\n', ('user',)),
     'user with a bad name': ('[user .x]\nuid = 1\n', ('1',)),
-    'unknown backend key': ('[backend local]\nnonsense = 1\n', ('nonsense',)),
-    'sandbox key that local cannot honour': ('[sandbox]\nnonsense = 4G\n', ('nonsense',)),
+    'unknown backend key': ('[backend local]\nnonsense = 1\n', ('config.ini:2: nonsense of section [backend local]: ',)),
+    'sandbox key that local cannot honour': ('[sandbox]\nnonsense = 4G\n', ('config.ini:2: nonsense of section [sandbox]: ',)),
+    'bad sandbox value': ('[sandbox]\n\nenv = A=1\nmemory = 1\n', ('config.ini:4: memory of section [sandbox]: ',)),
     'binary': ('\x00\x01\x02\n', ()),
 }
 

@@ -229,8 +229,10 @@ def test_environment_and_limits(docker, engine):
 
 
 @pytest.mark.parametrize('backend,word', [('pull = sometimes', 'pull'), ('colour = red', 'colour'),
-                                          ('image = a:1', 'image'), ('read_only = perhaps', 'read_only of section [backend docker]'),
+                                          ('image = a:1', 'image'), ('\nread_only = perhaps', ':5: read_only of section [backend docker]'),
                                           ('memory = 1G', 'memory of section [backend docker]: it is a key of section [sandbox]'),
+                                          ('mounts = type=tmpfs', ':4: mounts of section [backend docker]: "type=tmpfs": '),
+                                          ('build_network = none', ':4: build_network of section [backend docker]: nothing'),
                                           ('labels = wsmfs.id=x', 'wsmfs.id=x'),
                                           ('security_opt = seccomp=/no/where', 'seccomp=/no/where')])
 def test_a_setting_that_makes_no_sense_refuses_the_mount_by_name(docker, backend, word):

@@ -89,6 +89,7 @@ static void all_sections_are_read(void **state)
     assert_string_equal(p->key, "setup");
     assert_string_equal(p->value, "a ; b # c");
     assert_int_equal(p->line, 10);
+    assert_string_equal(p->file, path);
     p = p->next->next;
     assert_string_equal(p->section, "backend");
     assert_string_equal(p->key, "confine");
