@@ -279,17 +279,18 @@ static enum verdict check_mountpoint(struct config *c, struct finding *f)
     return MISSING;
 }
 
+/* `wsm doctor` reads the names in parentheses. */
 static enum verdict check_backend(struct config *c, struct finding *f)
 {
     struct backend found;
     struct err e = {0};
+    char names[128];
+    size_t n = 0;
 
-    if (!c->backend) {
-        say(f->found, "none was named");
-        return OK;
-    }
-    say(f->found, "%s", c->backend);
-    if (backend_find(c->backend, &found, &e) == 0)
+    for (const char *const *name = backend_names(); *name && n < sizeof(names); name++)
+        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", *name);
+    say(f->found, "%s (there are %s)", c->backend ? c->backend : "none was named", names);
+    if (!c->backend || backend_find(c->backend, &found, &e) == 0)
         return OK;
     say(f->mend, "%s", e.text);
     return MISSING;

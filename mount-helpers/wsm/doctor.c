@@ -115,13 +115,31 @@ static int run_check(const char *mount, char **words, int n_words, char **text)
     return v == OK ? status : 1;
 }
 
+/* Whether wsmfs has a backend of that name: the line "ok backend none was named (there are local, docker)". */
+static bool has_backend(const char *checked, const char *name)
+{
+    const char *at = strstr(checked, " backend "), *end;
+
+    at = at ? strstr(at, " (there are ") : NULL;
+    if (!at)
+        return false;
+    end = strchrnul(at, '\n');
+    for (size_t n = strlen(name); (at = strstr(at, name)) && at < end; at += n)
+        if (at[-1] == ' ' && (at[n] == ',' || at[n] == ')'))
+            return true;
+    return false;
+}
+
 static int run_own(const char *checked)
 {
     int status = 0;
 
     for (const struct doctor_check *c = doctor_checks; c->what; c++) {
         struct finding f = {0};
-        enum verdict v = c->check(checked, &f);
+        enum verdict v;
+        if (c->of_backend && !has_backend(checked, c->what))
+            continue;
+        v = c->check(checked, &f);
         if (f.found[0])
             doctor_print(v, c->what, &f);
         if (v == MISSING)

@@ -3,6 +3,7 @@
 #ifndef WSM_DOCTOR_H
 #define WSM_DOCTOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum verdict { OK, NOTE, MISSING };
@@ -18,6 +19,7 @@ struct finding {
 struct doctor_check {
     const char *what;
     enum verdict (*check)(const char *checked, struct finding *f);
+    bool of_backend; /* of the one called `what`: only where wsmfs has it */
 };
 
 /* Ends with an entry without a name. */

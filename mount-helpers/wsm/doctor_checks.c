@@ -194,11 +194,11 @@ static enum verdict check_e2b(const char *checked, struct finding *f)
 }
 
 const struct doctor_check doctor_checks[] = {
-    {"confinement", check_confinement},
-    {"inotify watches", check_watches},
-    {"docker", check_docker},
-    {"kubernetes", check_kubernetes},
-    {"e2b", check_e2b},
+    {"confinement", check_confinement, false},
+    {"inotify watches", check_watches, false},
+    {"docker", check_docker, true},
+    {"kubernetes", check_kubernetes, true},
+    {"e2b", check_e2b, true},
     {0},
 };
 
