@@ -87,6 +87,8 @@ struct backend_workspace {
     uint32_t    groups[BACKEND_GROUPS_MAX]; /* the tenant's further groups */
     size_t      n_groups;
     char        sandbox[BACKEND_SANDBOX_SIZE]; /* "wsm-<h>-<id>": what to call it, which no other instance does */
+    bool        adopt;    /* FILES_OPEN where the files lie on this host: it was live before, so they are there. None
+                           * are made: -ENOENT, and nothing is taken over */
 };
 
 /* Lets a long provisioning tell what it does and learn that nobody wants it any more. Both may be

@@ -66,6 +66,8 @@ static int say_open_failed(int r, const struct backend_workspace *w, bool read_o
     if (r == -ENOTDIR || r == -ELOOP)
         return err_set(e, -EIO, "%s in the base directory, or a part of it, is a link or a file and no directory; "
                        "nothing is followed there: move it away", w->host_dir);
+    if (r == -ENOENT && w->adopt)
+        return err_set(e, r, "the workspace has no directory any more");
     if (r == -ENOENT && read_only)
         return err_set(e, -EROFS, "the workspace has no directory yet, and the mount is read-only");
     return err_sys(e, r, "the directory %s of the base directory cannot be opened", w->host_dir);
@@ -74,7 +76,7 @@ static int say_open_failed(int r, const struct backend_workspace *w, bool read_o
 static int open_for(int base_fd, const struct backend_workspace *w, const struct heir *h, bool read_only, struct err *e)
 {
     bool made;
-    int fd = open_files(base_fd, w->host_dir, read_only, &made);
+    int fd = open_files(base_fd, w->host_dir, read_only || w->adopt, &made);
     int r;
 
     if (fd < 0)

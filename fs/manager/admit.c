@@ -123,6 +123,8 @@ static int admit_locked(struct attempt *a, const struct scope scopes[2], struct 
 
     if (a->ws->is_live) /* what a failed closing may have left */
         return 0;
+    if (atomic_load(&a->ws->manager->stopping)) /* who closes all has passed, or will pass, what was live by then */
+        return err_set(e, -ESHUTDOWN, "the mount is ending");
     for (int i = 0; i < 2 && r == 0; i++)
         r = scope_locked(a, &scopes[i], victim, e);
     if (r == 0)
@@ -187,11 +189,14 @@ bool admit_cancel(struct attempt *a)
     return queued;
 }
 
-void live_add(struct workspace *ws)
+bool live_add(struct workspace *ws)
 {
     scoped_lock(&ws->manager->live_lock);
 
+    if (atomic_load(&ws->manager->stopping))
+        return false;
     add_locked(ws);
+    return true;
 }
 
 static void task_retry(struct task *t)

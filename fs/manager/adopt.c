@@ -161,6 +161,49 @@ static void found(const struct backend_found *f, void *arg)
     workspace_unref(ws);
 }
 
+struct closed_id {
+    struct closed_id *next;
+    char              id[ID_MAX_BYTES + 1];
+};
+
+void adopt_closed_locked(struct workspace *ws)
+{
+    struct manager *m = ws->manager;
+    struct closed_id *c;
+    scoped_lock(&m->live_lock);
+
+    if (!atomic_load(&m->listing) || !(c = calloc(1, sizeof(*c))))
+        return;
+    memcpy(c->id, ws->id, sizeof(c->id));
+    c->next = m->closed;
+    m->closed = c;
+}
+
+bool adopt_was_closed_locked(struct workspace *ws)
+{
+    scoped_lock(&ws->manager->live_lock);
+    const struct closed_id *c = ws->manager->closed;
+
+    while (c && strcmp(c->id, ws->id) != 0)
+        c = c->next;
+    return c;
+}
+
+static void end_listing(struct manager *m)
+{
+    struct closed_id *closed, *next;
+
+    pthread_mutex_lock(&m->live_lock);
+    atomic_store(&m->listing, false);
+    closed = m->closed;
+    m->closed = NULL;
+    pthread_mutex_unlock(&m->live_lock);
+    for (; closed; closed = next) {
+        next = closed->next;
+        free(closed);
+    }
+}
+
 struct listing {
     struct task     task; /* first */
     struct manager *manager;
@@ -175,6 +218,7 @@ static void task_list(struct task *t)
     err_clear(&e);
     if (m->backend->list(m->backend_state, found, m, &e) < 0)
         log_warning("looking for what an earlier run has left: %s", e.text);
+    end_listing(m);
     free(l);
     manager_job_end(m);
 }
@@ -188,6 +232,7 @@ static void start_listing(struct manager *m)
         return;
     l->manager = m;
     l->task.run = task_list;
+    atomic_store(&m->listing, true);
     manager_job_begin(m);
     pool_add(m->provisioners, &l->task);
 }

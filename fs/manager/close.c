@@ -58,13 +58,14 @@ static bool shut_gate_locked(struct workspace *ws, const struct close_request *r
     return false;
 }
 
-/* ws->lock held: is there nothing that a closing would have to do? */
+/* ws->lock held: is there nothing that a closing would have to do? As long as it is being asked what an earlier
+ * life has left there may be a sandbox. */
 static bool nothing_to_close_locked(struct workspace *ws, const struct close_request *req)
 {
     enum workspace_state s = workspace_state(ws);
 
     return (s == WS_ABSENT || s == WS_FAILED) && !(atomic_load(&ws->gate) & GATE_OPEN) && !ws->leftover &&
-           !ws->stale && !req->destroy;
+           !ws->stale && !req->destroy && !atomic_load(&ws->manager->listing);
 }
 
 /* ws->lock held: cancels an attempt. Who waits for a sandbox that is being made is told, since it may
@@ -308,6 +309,7 @@ static void say_closed(struct closing *c)
         [CLOSE_MAX_AGE] = { "expired", "wsmfs_expirations_total", "max_age" },
         [CLOSE_SHUTDOWN] = { "closed", "wsmfs_closes_total", "the mount ends" },
         [CLOSE_LOST] = { "closed", "wsmfs_closes_total", "its sandbox was gone" },
+        [CLOSE_NO_FILES] = { "closed", "wsmfs_closes_total", "its files were gone" },
     };
     struct workspace *ws = c->ws;
 
@@ -336,10 +338,12 @@ static void end_state_locked(struct workspace *ws, const struct closing *c)
     workspace_set_state_locked(ws, ws->leftover ? WS_FAILED : WS_ABSENT);
     ws->backoff_ns = 0;
     ws->retry_ns = 0;
-    if (ws->leftover)
+    if (ws->leftover) {
         sweeper_arm_locked(ws);
-    else
-        atomic_store(&ws->created_ms, 0);
+        return;
+    }
+    atomic_store(&ws->created_ms, 0);
+    adopt_closed_locked(ws);
 }
 
 static void closing_finish(struct closing *c)

@@ -73,13 +73,15 @@ struct manager {
     struct node    *root;
     struct table    ids;        /* of workspaces; does not keep them */
 
-    pthread_mutex_t live_lock;  /* guards the five below; below a workspace's lock */
+    pthread_mutex_t live_lock;  /* guards the seven below; below a workspace's lock */
     pthread_cond_t  live_less;  /* a workspace is no longer live */
     struct list     live;       /* of workspaces; keeps them */
     size_t          n_live;
     struct list     admitting;  /* attempts that wait for room */
     atomic_bool     room_wanted; /* one of them waits for a request to end; written under live_lock */
     size_t          n_jobs;     /* attempts, closings and the like that will still use the manager */
+    atomic_bool     listing;    /* the backend is asked what there is; written under live_lock */
+    struct closed_id *closed;   /* what was closed meanwhile: an answer may be older */
 
     pthread_mutex_t wait_lock;  /* guards every queue of waiters; taken last but for leaves */
 
@@ -359,7 +361,8 @@ struct attempt {
 struct attempt *attempt_begin_locked(struct workspace *ws);
 /* ws->lock held: a workspace that is ready for files alone, whose sandbox comes with the first job. */
 bool workspace_lacks_sandbox_locked(const struct workspace *ws);
-/* Takes over what was live before a restart: no admission, clocks kept. */
+/* Takes over what was live before a restart: no admission, clocks kept, and no files are made: where there are
+ * none nothing is taken over, and what there may be of a sandbox is released. */
 void attempt_adopt(struct workspace *ws, int64_t created_ms, int64_t last_access_ms);
 /* Goes through admission (again) and on; with host files all is done at the return. -errno with a
  * sentence: it was refused, and is gone. */
@@ -391,9 +394,10 @@ void attempt_unref(struct attempt *a);
 /* ── admission ───────────────────────────────────────────────────────────────────────────── */
 
 /* 0: live now. MANAGER_WAIT: queued, attempt_start will be called again. -EDQUOT with a sentence.
- * -EAGAIN: it would have to wait and must not. */
+ * -EAGAIN: it would have to wait and must not. -ESHUTDOWN: the manager ends, and nobody would close it. */
 int admit(struct attempt *a, struct err *e);
-void live_add(struct workspace *ws);
+/* False: the manager ends. */
+bool live_add(struct workspace *ws);
 /* No lock may be held. Those that wait for room try again. */
 void live_remove(struct workspace *ws);
 /* Nobody is inside some workspace any more: it may go now. Takes live_lock only where somebody waits for that. */
@@ -405,7 +409,7 @@ void live_each(struct manager *m, void (*fn)(struct workspace *ws, void *arg), v
 
 /* ── closing and sweeping ────────────────────────────────────────────────────────────────── */
 
-enum close_why { CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN, CLOSE_LOST };
+enum close_why { CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN, CLOSE_LOST, CLOSE_NO_FILES };
 
 struct close_request {
     enum close_why why;
@@ -475,6 +479,10 @@ void metrics_provisioned(struct manager *m, int64_t start_ns);
 /* Loads the registry; main thread. */
 int adopt_load(struct manager *m, struct err *e);
 void adopt_start(struct manager *m);
+/* ws->lock held: it has been closed, whatever a list of sandboxes that is under way may say of it. */
+void adopt_closed_locked(struct workspace *ws);
+/* ws->lock held: whether that was so. */
+bool adopt_was_closed_locked(struct workspace *ws);
 void adopt_free(struct manager *m);
 
 #endif

@@ -213,7 +213,7 @@ int attempt_refuse(struct attempt *a, const struct err *e)
         attempt_stale_ended(ws);
     else if (closing)
         closing_go_on(ws);
-    else if (e->code != -EAGAIN)
+    else if (e->code != -EAGAIN && e->code != -ESHUTDOWN)
         workspace_say_failed(ws, e);
     waiters_wake(ws->manager, &out);
     attempt_unref(a);
@@ -274,15 +274,19 @@ void attempt_adopt(struct workspace *ws, int64_t created_ms, int64_t last_access
     struct attempt *a = NULL;
 
     pthread_mutex_lock(&ws->lock);
-    if (workspace_state(ws) == WS_ABSENT)
+    if (workspace_state(ws) == WS_ABSENT && !adopt_was_closed_locked(ws))
         a = attempt_begin_locked(ws);
+    if (a) {
+        a->created_ms = created_ms;
+        a->last_access_ms = last_access_ms;
+    }
     pthread_mutex_unlock(&ws->lock);
     if (!a)
         return;
-    a->created_ms = created_ms;
-    a->last_access_ms = last_access_ms;
-    live_add(ws);
-    attempt_go(a);
+    if (live_add(ws))
+        attempt_go(a);
+    else
+        attempt_refuse(a, &(struct err){ .code = -ESHUTDOWN, .text = "the mount is ending" });
 }
 
 /* ── inside the backend ──────────────────────────────────────────────────────────────────── */
@@ -506,6 +510,37 @@ static bool go_on_behind(struct attempt *a, int fd)
     return true;
 }
 
+/* What was to be taken over has no files: it was destroyed, perhaps in this moment and by another mount, and
+ * they do not come back by that. What there is of its sandbox goes. */
+static void attempt_forgo(struct attempt *a)
+{
+    static const struct close_request left = { .why = CLOSE_NO_FILES, .if_idle = true, .idle_since_ns = INT64_MAX };
+    struct workspace *ws = a->ws;
+    struct manager *m = ws->manager;
+    struct list out;
+    bool closing;
+
+    list_init(&out);
+    live_remove(ws);
+    pthread_mutex_lock(&ws->lock);
+    closing = ws->closing;
+    ws->attempt = NULL;
+    if (!closing) {
+        workspace_set_state_locked(ws, WS_ABSENT);
+        ws->leftover = true;
+        waiters_take(m, &ws->waiters, 0, &out);
+    }
+    pthread_mutex_unlock(&ws->lock);
+    workspace_store(ws);
+    progress_end(ws);
+    if (closing)
+        closing_go_on(ws);
+    else
+        workspace_close(ws, &left, NULL, NULL);
+    waiters_wake(m, &out);
+    attempt_unref(a);
+}
+
 static void attempt_inside(struct attempt *a)
 {
     struct manager *m = a->ws->manager;
@@ -516,10 +551,15 @@ static void attempt_inside(struct attempt *a)
 
     err_clear(&e);
     workspace_describe(a->ws, &w, dir);
+    w.adopt = a->created_ms != 0 && !m->backend->files_wait;
     if (m->backend->files_wait)
         fd = inside_remote(a, &w, &e);
     else
         fd = m->backend->files_open(m->backend_state, &w, &e);
+    if (fd == -ENOENT && w.adopt) {
+        attempt_forgo(a);
+        return;
+    }
     if (fd < 0)
         complete(&e, fd);
     if (fd < 0 || !go_on_behind(a, fd))

@@ -117,7 +117,7 @@ static int fake_files_open(void *state, const struct backend_workspace *w, struc
     (void)state;
     callback_begins(w);
     atomic_fetch_add(&fake.opens, 1);
-    fd = walk_open(fake.base_fd, w->host_dir, true);
+    fd = walk_open(fake.base_fd, w->host_dir, !w->adopt);
     callback_ends(w);
     return fd < 0 ? err_sys(e, fd, "%s", w->host_dir) : fd;
 }

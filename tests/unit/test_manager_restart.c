@@ -239,6 +239,130 @@ static void sandboxes_that_are_found_are_adopted_and_evicted(void **state)
     fixture_free(f);
 }
 
+/* ── a list that takes its time ──────────────────────────────────────────────────────────── */
+
+#define CODER "051163a4d79ca941" /* alice's, per_agent */
+
+static struct {
+    atomic_bool begun, go_on, over;
+    char        lock[PATH_MAX + 16]; /* of the state directory; "": go_on is waited for */
+} slow;
+
+static bool is_closing(void)
+{
+    char text[64] = "";
+    cleanup_close int fd = open(slow.lock, O_RDONLY);
+
+    return fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && strstr(text, "state closing");
+}
+
+static int list_slowly(void *state, void (*found)(const struct backend_found *f, void *arg), void *arg, struct err *e)
+{
+    (void)state;
+    (void)e;
+    atomic_store(&slow.begun, true);
+    wait_until(*slow.lock ? is_closing() : atomic_load(&slow.go_on));
+    if (*slow.lock)
+        usleep(20000); /* by then whoever closes all has looked at what is live */
+    found(&(struct backend_found){ CODER, "alice", "coder", "" }, arg);
+    atomic_store(&slow.over, true);
+    return 0;
+}
+
+static void what_was_closed_while_it_was_listed_is_not_taken_over(void **state)
+{
+    static const char *const verbs[] = { "close", "destroy" };
+    struct backend listing = fake_host;
+
+    (void)state;
+    listing.list = list_slowly;
+    for (size_t i = 0; i < array_size(verbs); i++) {
+        struct err e;
+        memset(&slow, 0, sizeof(slow));
+        struct fixture *f = fixture_new(&listing, "isolation=per_agent");
+        struct place *s = session_at(f, "alice", "coder", "s1");
+        wait_until(atomic_load(&slow.begun));
+        assert_int_equal(visit(s), 0);
+        wait_until(strcmp(state_of(s), "ready") == 0);
+        assert_int_equal(verb(s, verbs[i], &e), 0);
+        atomic_store(&slow.go_on, true);
+        wait_until(atomic_load(&slow.over));
+        assert_string_equal(state_of(s), "absent");
+        assert_int_equal(atomic_load(&fake.opens), 1);
+        place_unref(s);
+        fixture_free(f);
+    }
+}
+
+/* What the list has not told yet may be there. */
+static void a_close_while_all_is_listed_asks_the_backend(void **state)
+{
+    struct backend listing = fake_host;
+    struct fixture *f;
+    struct place *s;
+    struct err e;
+
+    (void)state;
+    memset(&slow, 0, sizeof(slow));
+    listing.list = list_slowly;
+    f = fixture_new(&listing, "isolation=per_agent");
+    s = session_at(f, "alice", "coder", "s1");
+    wait_until(atomic_load(&slow.begun));
+    assert_int_equal(verb(s, "close", &e), 0);
+    assert_int_equal(atomic_load(&fake.closes), 1);
+    atomic_store(&slow.go_on, true);
+    wait_until(atomic_load(&slow.over));
+    assert_string_equal(state_of(s), "absent");
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void what_is_found_when_all_is_being_closed_is_left(void **state)
+{
+    struct backend listing = fake_host;
+    struct fixture *f = malloc(sizeof(*f));
+
+    (void)state;
+    memset(&slow, 0, sizeof(slow));
+    listing.list = list_slowly;
+    fixture_prepare(f, &listing, "isolation=per_agent,shutdown_timeout=2");
+    snprintf(slow.lock, sizeof(slow.lock), "%s/lock", f->state);
+    fixture_open(f);
+    wait_until(atomic_load(&slow.begun));
+    assert_int_equal(fixture_close(f, false), 0);
+    fixture_free(f);
+}
+
+/* Destroyed by another mount, or by ours in its last moment. */
+static void what_has_no_files_any_more_is_not_taken_over(void **state)
+{
+    const struct backend *const backends[] = { &local_backend, &fake_host };
+
+    (void)state;
+    for (size_t b = 0; b < array_size(backends); b++) {
+        struct fixture *f = fixture_new(backends[b], "isolation=per_agent");
+        struct place *s = session_at(f, "alice", "coder", "s1");
+        char path[PATH_MAX + 32];
+        assert_int_equal(visit(s), 0);
+        wait_until(strcmp(state_of(s), "ready") == 0);
+        place_unref(s);
+        assert_int_equal(fixture_close(f, true), 0);
+        snprintf(path, sizeof(path), "%s/alice/coder", f->base);
+        assert_int_equal(rmdir(path), 0);
+        fixture_open(f);
+        wait_until(has_event(f, "closed", CODER));
+        s = session_at(f, "alice", "coder", "s1");
+        assert_string_equal(state_of(s), "absent");
+        assert_int_equal(access(path, F_OK), -1);
+        assert_int_equal(atomic_load(&fake.provisions), 0);
+        assert_int_equal(atomic_load(&fake.closes), b);
+        assert_int_equal(visit(s), 0);
+        assert_int_equal(access(path, F_OK), 0);
+        place_unref(s);
+        fixture_free(f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +373,10 @@ int main(void)
         cmocka_unit_test(idle_time_goes_on_over_a_restart),
         cmocka_unit_test(a_shutdown_closes_in_parallel_and_names_what_does_not_end),
         cmocka_unit_test(sandboxes_that_are_found_are_adopted_and_evicted),
+        cmocka_unit_test(what_was_closed_while_it_was_listed_is_not_taken_over),
+        cmocka_unit_test(a_close_while_all_is_listed_asks_the_backend),
+        cmocka_unit_test(what_is_found_when_all_is_being_closed_is_left),
+        cmocka_unit_test(what_has_no_files_any_more_is_not_taken_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
