@@ -393,9 +393,11 @@ static void abandon_locked(struct closing *c, struct list *out)
     waiters_take(ws->manager, &ws->waiters, c->err.code, out);
 }
 
-static bool waits_for_attempt_locked(const struct closing *c)
+/* A mount that ends waits for the attempt as long as for all else: nobody would close the workspace again. */
+static bool waits_too_long_locked(const struct closing *c)
 {
-    return c->ws->closing == c && !c->started && (c->ws->attempt || c->ws->stale);
+    return c->ws->closing == c && !c->started && (c->ws->attempt || c->ws->stale) &&
+           !atomic_load(&c->ws->manager->stopping);
 }
 
 static void task_late(struct task *t)
@@ -407,7 +409,7 @@ static void task_late(struct task *t)
 
     list_init(&out);
     pthread_mutex_lock(&ws->lock);
-    late = waits_for_attempt_locked(c);
+    late = waits_too_long_locked(c);
     if (late)
         abandon_locked(c, &out);
     pthread_mutex_unlock(&ws->lock);
@@ -427,7 +429,7 @@ static void closing_fire(struct timer *t)
     bool late;
 
     pthread_mutex_lock(&c->ws->lock);
-    late = waits_for_attempt_locked(c);
+    late = waits_too_long_locked(c);
     if (late)
         atomic_fetch_add(&c->refs, 1);
     pthread_mutex_unlock(&c->ws->lock);

@@ -146,6 +146,33 @@ static void a_shutdown_closes_in_parallel_and_names_what_does_not_end(void **sta
     fixture_free(f);
 }
 
+static void *release_later(void *arg)
+{
+    usleep(1500000); /* longer than grace */
+    fake_release(true);
+    return arg;
+}
+
+/* As an engine that is busy with the end of all the others is late with one that it has begun. */
+static void a_shutdown_waits_for_a_sandbox_that_is_being_made_and_closes_it(void **state)
+{
+    struct fixture *f = fixture_new(&fake_host, "isolation=per_agent,grace=1,shutdown_timeout=60");
+    struct place *s = session_at(f, "hard", "coder", "s1");
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(visit(s), 0);
+    fake_wait_hanging(1);
+    place_unref(s);
+    pthread_create(&thread, NULL, release_later, NULL);
+    assert_int_equal(manager_shutdown(f->m, false), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&fake.closes), 1);
+    manager_destroy(f->m);
+    f->m = NULL;
+    fixture_free(f);
+}
+
 /* ── killed ──────────────────────────────────────────────────────────────────────────────── */
 
 /* What the process that will be killed does; all of it is acknowledged before. */
@@ -372,6 +399,7 @@ int main(void)
         cmocka_unit_test(keep_on_exit_keeps_and_an_ordinary_end_closes),
         cmocka_unit_test(idle_time_goes_on_over_a_restart),
         cmocka_unit_test(a_shutdown_closes_in_parallel_and_names_what_does_not_end),
+        cmocka_unit_test(a_shutdown_waits_for_a_sandbox_that_is_being_made_and_closes_it),
         cmocka_unit_test(sandboxes_that_are_found_are_adopted_and_evicted),
         cmocka_unit_test(what_was_closed_while_it_was_listed_is_not_taken_over),
         cmocka_unit_test(a_close_while_all_is_listed_asks_the_backend),
