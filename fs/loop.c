@@ -28,6 +28,16 @@
 #define BUSY_ROW      8       /* requests of several clients without a gap: who reads does not keep up */
 #define TRUST_MAX     3       /* in the next request coming soon */
 #define LOAD_NS       1000000 /* how long what was seen of the machine's load is believed */
+#define SETTLE_NS     50000000 /* how long is waited for requests that others handle */
+#define SETTLE_NAP_NS 200000
+
+struct readers;
+
+struct seat {
+    struct readers *rs;
+    atomic_uint     turn; /* odd: from before it looks for a request until that is handled, or there was none */
+    char            apart[48]; /* a reader writes its own all the time */
+};
 
 struct readers {
     struct fs      *fs;
@@ -37,6 +47,7 @@ struct readers {
     int             load_fd; /* /proc/loadavg */
     pthread_mutex_t lock;    /* guards threads and n; a leaf */
     pthread_t       threads[READERS_THREADS_MAX];
+    struct seat     seats[READERS_THREADS_MAX]; /* of each thread; not under the lock */
     unsigned        n;
     /* Those that will look for a request before they sleep for any other reason. Never 0 while all
      * others sleep, but for a tick: see oversee(). */
@@ -87,7 +98,8 @@ static int add_reader(struct readers *rs)
     if (rs->n == rs->max)
         return -EAGAIN;
     atomic_fetch_add(&rs->running, 1);
-    int r = pthread_create(&rs->threads[rs->n], NULL, reader, rs);
+    rs->seats[rs->n].rs = rs;
+    int r = pthread_create(&rs->threads[rs->n], NULL, reader, &rs->seats[rs->n]);
     if (r) {
         atomic_fetch_sub(&rs->running, 1);
         return -r;
@@ -182,14 +194,17 @@ static bool spins(const struct readers *rs, struct pace *p)
 
 /* The size of a request, -EAGAIN: there is none now, -ENODEV: the mount has ended. Not by libfuse, which
  * complains of an end that comes between two requests (then the kernel says ECONNABORTED). */
-static int receive(struct readers *rs, struct fuse_buf *buf)
+static int receive(struct seat *seat, struct fuse_buf *buf)
 {
+    struct readers *rs = seat->rs;
+    atomic_fetch_add(&seat->turn, 1);
     ssize_t n = read(fuse_session_fd(rs->fs->session), buf->mem, READERS_REQUEST_MAX);
     if (n >= (ssize_t)sizeof(struct fuse_in_header)) {
         buf->size = (size_t)n;
         return (int)n;
     }
     int r = n < 0 ? -errno : -EIO;
+    atomic_fetch_add(&seat->turn, 1);
     if (r == -EINTR || r == -ENOENT) /* ENOENT: it was interrupted before it was read */
         return -EAGAIN;
     if (r != -EAGAIN && r != -ENODEV && r != -ECONNABORTED)
@@ -198,12 +213,12 @@ static int receive(struct readers *rs, struct fuse_buf *buf)
 }
 
 /* -EAGAIN: it did not come. */
-static int spin(struct readers *rs, struct fuse_buf *buf, const struct pace *p)
+static int spin(struct seat *seat, struct fuse_buf *buf, const struct pace *p)
 {
-    int64_t end = p->idle_since_ns + rs->spin_ns;
+    int64_t end = p->idle_since_ns + seat->rs->spin_ns;
     int n;
     do
-        n = receive(rs, buf);
+        n = receive(seat, buf);
     while (n == -EAGAIN && clock_ns() < end);
     return n;
 }
@@ -227,9 +242,10 @@ static void note_gap(const struct readers *rs, struct pace *p)
 }
 
 /* The size of the next request, -EAGAIN: look again, any other error: the end. */
-static int next_request(struct readers *rs, struct fuse_buf *buf, struct pace *p)
+static int next_request(struct seat *seat, struct fuse_buf *buf, struct pace *p)
 {
-    int n = receive(rs, buf);
+    struct readers *rs = seat->rs;
+    int n = receive(seat, buf);
     if (n == -EAGAIN) {
         p->in_a_row = 0;
         if (rest(rs)) {
@@ -239,7 +255,7 @@ static int next_request(struct readers *rs, struct fuse_buf *buf, struct pace *p
         if (!p->idle_since_ns)
             p->idle_since_ns = clock_ns();
         if (spins(rs, p))
-            n = spin(rs, buf, p);
+            n = spin(seat, buf, p);
         if (n == -EAGAIN)
             wait_readable(rs);
     }
@@ -278,8 +294,9 @@ static bool is_pressed(const struct readers *rs, const struct fuse_buf *buf, str
     return atomic_load(&rs->running) - atomic_load(&rs->in_reserve) < rs->n_cpus;
 }
 
-static void handle(struct readers *rs, struct fuse_buf *buf, struct pace *p)
+static void handle(struct seat *seat, struct fuse_buf *buf, struct pace *p)
 {
+    struct readers *rs = seat->rs;
     note_gap(rs, p);
     unsigned left = atomic_fetch_sub(&rs->reading, 1) - 1;
     atomic_fetch_add(&rs->taken, 1);
@@ -288,22 +305,24 @@ static void handle(struct readers *rs, struct fuse_buf *buf, struct pace *p)
     if (left == 0 && (is_pressed(rs, buf, p) || may_wait(buf)))
         call_reader(rs);
     fuse_session_process_buf(rs->fs->session, buf);
+    atomic_fetch_add(&seat->turn, 1);
     atomic_fetch_add(&rs->reading, 1);
 }
 
 static void *reader(void *arg)
 {
-    struct readers *rs = arg;
+    struct seat *seat = arg;
+    struct readers *rs = seat->rs;
     struct fuse_buf buf = {.mem = aligned_alloc(PAGE, READERS_REQUEST_MAX)};
     struct pace pace = {0};
     block_signals();
     while (buf.mem && !ended(rs)) {
-        int n = next_request(rs, &buf, &pace);
+        int n = next_request(seat, &buf, &pace);
         if (n == -EAGAIN)
             continue;
         if (n < 0)
             break;
-        handle(rs, &buf, &pace);
+        handle(seat, &buf, &pace);
         if (!atomic_load(&rs->first_done)) {
             rs->first(rs->fs);
             atomic_store(&rs->first_done, true);
@@ -313,6 +332,43 @@ static void *reader(void *arg)
     readers_stop(rs->fs); /* what ended one ends all */
     atomic_fetch_sub(&rs->running, 1);
     return NULL;
+}
+
+/* ── those that others handle ────────────────────────────────────────────────────────────── */
+
+static void wait_turn(const struct seat *seat, unsigned turn, int64_t end_ns)
+{
+    const struct timespec nap = {.tv_nsec = SETTLE_NAP_NS};
+    while (atomic_load(&seat->turn) == turn && clock_ns() < end_ns)
+        nanosleep(&nap, NULL);
+}
+
+bool readers_settle(struct fs *fs)
+{
+    struct readers *rs = fs->readers;
+    struct seat *own = NULL;
+    unsigned turns[READERS_THREADS_MAX], n, others = 0;
+    pthread_mutex_lock(&rs->lock);
+    n = rs->n;
+    for (unsigned i = 0; i < n; i++) {
+        bool is_own = pthread_equal(rs->threads[i], pthread_self());
+        own = is_own ? &rs->seats[i] : own;
+        turns[i] = is_own ? 0 : atomic_load(&rs->seats[i].turn);
+        others += turns[i] & 1;
+    }
+    pthread_mutex_unlock(&rs->lock);
+    if (!others)
+        return false;
+    readers_expect_wait(fs);
+    int64_t end_ns = clock_ns() + SETTLE_NS;
+    if (own)
+        atomic_fetch_add(&own->turn, 1); /* two that wait do not wait for each other */
+    for (unsigned i = 0; i < n; i++)
+        if (turns[i] & 1)
+            wait_turn(&rs->seats[i], turns[i], end_ns);
+    if (own)
+        atomic_fetch_add(&own->turn, 1);
+    return true;
 }
 
 /* ── seeing to it that one reads ─────────────────────────────────────────────────────────── */

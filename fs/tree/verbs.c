@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fs/base/cleanup.h"
+#include "fs/loop.h"
 #include "fs/tree/control.h"
 #include "fs/wait.h"
 
@@ -51,13 +52,21 @@ static char *take_line(struct verb_run *v)
     return NULL;
 }
 
+/* What is refused because files are open is tried again if one of them may just have been closed. */
+static int run_line(struct verb_run *v, const char *line)
+{
+    struct fs *fs = v->wait.fs;
+    struct err e = {0};
+    int r = v->table->run(fs, v->place, &v->who, line, &v->wait.waiter, &e);
+    return r == -EBUSY && readers_settle(fs) ? v->table->run(fs, v->place, &v->who, line, &v->wait.waiter, &e) : r;
+}
+
 /* Runs lines until one has to wait. The caller holds a reference. */
 static void run_lines(struct verb_run *v)
 {
-    struct err e = {0};
     int r = 0;
     for (char *line; r == 0 && (line = take_line(v));)
-        r = v->table->run(v->wait.fs, v->place, &v->who, line, &v->wait.waiter, &e);
+        r = run_line(v, line);
     if (r == MANAGER_WAIT)
         wait_queued(&v->wait);
     else

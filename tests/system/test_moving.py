@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from harness import (RENAME_EXCHANGE, RENAME_NOREPLACE, errno_of, read, renameat2, run, tree, wait_for, write)
+from workbench import compiled, without  # pylint: disable=unused-import
 
 
 @pytest.fixture(params=['per_agent', 'per_session'])
@@ -192,6 +193,17 @@ def test_close_of_a_shared_workspace_is_ebusy_while_a_file_is_open_unless_forced
         assert s.state() == 'absent'
         f.write('2')
     assert read(s / 'f') == '12'
+
+
+def test_a_file_that_was_closed_just_before_is_not_open_any_more(mount, compiled):
+    """The kernel tells of a close and waits for nobody; here the daemon takes its time to hear of it."""
+    d = mount.prepare()
+    d.extra_env = without(compiled('late_close.c', '-shared', '-fPIC'))
+    s, other = d.start().session(), d.session('alice/coder/s2').use()
+    for i in range(5):
+        for what in (lambda: other.ctl('close'), lambda i=i: s.bind(f'team-{i}'), lambda: s.ctl('fresh'), lambda: s.bind('')):
+            write(s / 'f', 'x')
+            what()
 
 
 def test_close_by_the_only_session_closes_under_an_open_file(daemon, s):
