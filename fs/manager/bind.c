@@ -68,6 +68,7 @@ static void rebind_done(struct registry_op *op, int status)
     struct workspace *old = NULL;
 
     pthread_mutex_lock(&m->names_lock);
+    s->rebinding--;
     if (status == 0 && !node_attached_locked(&s->node))
         status = -ENOENT;
     if (status == 0) {
@@ -107,6 +108,7 @@ static int queue_locked(struct session *s, struct workspace *target, bool bound,
         workspace_ref(target);
         workspace_keep_locked(target); /* from now on it belongs to its first user */
     }
+    s->rebinding++;
     manager_job_begin(m);
     waiters_add(m, &b->waiters, w);
     node_know_locked(&s->node, true);

@@ -152,6 +152,7 @@ struct session {
     int64_t           bound_ms;
     struct failure   *failure; /* of a verb or a write; names_lock */
     unsigned          running_jobs; /* names_lock */
+    unsigned          rebinding;    /* bindings that are being stored; names_lock */
 };
 
 static inline struct node *node_of(struct place *p) { return (struct node *)p; }

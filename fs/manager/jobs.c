@@ -49,6 +49,8 @@ int session_job_begin(struct place *session, bool force, struct workspace **out,
         return r;
     scoped_lock(&m->names_lock);
     r = force ? 0 : room_locked(s, e);
+    if (r == 0 && !force && s->rebinding) /* it would be counted here, and run there */
+        r = err_set(e, -EBUSY, "this session is being bound to another workspace: try again");
     if (r == 0 && !node_attached_locked(&s->node))
         r = err_set(e, -ENOENT, "this session was forgotten: open its directory again");
     if (r < 0)

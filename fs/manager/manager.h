@@ -219,7 +219,7 @@ bool manager_runs_jobs(struct manager *m);
 int session_job_check(struct place *session, struct err *e);
 /* A job of this session runs (or is about to) in its workspace, which is busy, and the session keeps
  * it, until session_job_end(). *out is a new reference, which session_job_end() drops. `force`: no
- * limit holds (it ran before a restart). As above, and -ENOENT. */
+ * limit holds (it ran before a restart). As above, -ENOENT, and -EBUSY while the session is being bound. */
 int session_job_begin(struct place *session, bool force, struct workspace **out, struct err *e);
 void session_job_end(struct place *session, struct workspace *ws);
 

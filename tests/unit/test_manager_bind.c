@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <semaphore.h>
 #include <sqlite3.h>
 
+#include "fs/manager/internal.h"
 #include "tests/unit/manager_fixture.h"
 
 #define CODER_ID "051163a4d79ca941" /* per_agent/alice/coder */
@@ -311,6 +313,65 @@ static void concurrent_bindings_end_in_one_that_was_asked_for(void **state)
     fixture_free(f);
 }
 
+static int no_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
+{
+    (void)state, (void)w, (void)start;
+    return err_set(e, -EIO, "no guest, the test says");
+}
+
+/* Holds the registry's thread after a commit, before what comes behind it is told. */
+struct blocker {
+    struct registry_op op; /* first */
+    sem_t reached, go_on;
+};
+
+static void block(struct registry_op *op, int status)
+{
+    struct blocker *b = (struct blocker *)op;
+
+    (void)status;
+    sem_post(&b->reached);
+    sem_wait(&b->go_on);
+}
+
+/* It would be counted where it does not run. */
+static void no_job_begins_in_a_session_that_is_being_bound(void **state)
+{
+    static const struct backend with_jobs = {
+        .abi = BACKEND_ABI, .size_bytes = sizeof(struct backend), .name = "fakehost", .files_wait = false,
+        .init = fake_init, .provision = fake_provision, .files_open = fake_files_open, .close = fake_close,
+        .destroy = fake_destroy, .stream = no_stream,
+    };
+    struct fixture *f = fixture_new(&with_jobs, "isolation=per_agent");
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    const struct caller who = { .uid = 1000, .gid = 1000 };
+    struct blocker b = { .op = { .kind = REGISTRY_WORKSPACE, .urgent = true, .done = block } };
+    struct workspace *ws = NULL;
+    struct sync_waiter w;
+    struct err e;
+    int r;
+
+    (void)state;
+    sync_init(&w);
+    sem_init(&b.reached, 0, 0);
+    sem_init(&b.go_on, 0, 0);
+    list_init(&b.op.links);
+    registry_add(f->m->registry, &b.op);
+    sem_wait(&b.reached);
+    assert_int_equal(session_bind(s, &who, "team", &w.w, &e), MANAGER_WAIT);
+    r = session_job_begin(s, false, &ws, &e);
+    sem_post(&b.go_on);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(r, -EBUSY);
+    assert_int_equal(session_job_begin(s, false, &ws, &e), 0);
+    assert_string_equal(workspace_id(ws), "team");
+    session_job_end(s, ws);
+    place_unref(s);
+    fixture_free(f);
+    sem_destroy(&b.reached);
+    sem_destroy(&b.go_on);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +386,7 @@ int main(void)
         cmocka_unit_test(what_holds_nothing_and_nobody_has_is_not_remembered),
         cmocka_unit_test(bindings_survive_restarts_and_forgetting_ends_them),
         cmocka_unit_test(concurrent_bindings_end_in_one_that_was_asked_for),
+        cmocka_unit_test(no_job_begins_in_a_session_that_is_being_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
