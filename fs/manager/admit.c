@@ -121,10 +121,11 @@ static int admit_locked(struct attempt *a, const struct scope scopes[2], struct 
 {
     int r = 0;
 
+    /* Under this lock: whoever was let in before is among those that the shutdown closes, or keeps. */
+    if (atomic_load(&a->ws->manager->stopping))
+        return err_set(e, -ESHUTDOWN, "the mount is ending");
     if (a->ws->is_live) /* what a failed closing may have left */
         return 0;
-    if (atomic_load(&a->ws->manager->stopping)) /* who closes all has passed, or will pass, what was live by then */
-        return err_set(e, -ESHUTDOWN, "the mount is ending");
     for (int i = 0; i < 2 && r == 0; i++)
         r = scope_locked(a, &scopes[i], victim, e);
     if (r == 0)
@@ -232,6 +233,8 @@ void admit_left(struct manager *m)
         retry_all(m);
 }
 
+void admit_end(struct manager *m) { retry_all(m); }
+
 void live_remove(struct workspace *ws)
 {
     struct manager *m = ws->manager;
@@ -247,8 +250,10 @@ void live_remove(struct workspace *ws)
     }
     pthread_mutex_unlock(&m->live_lock);
     retry_all(m);
-    if (was)
-        workspace_unref(ws);
+    if (!was)
+        return;
+    timer_cancel(m->timers, &ws->timer); /* such as one that a failed close had set: nobody keeps the workspace for it */
+    workspace_unref(ws);
 }
 
 void live_each(struct manager *m, void (*fn)(struct workspace *ws, void *arg), void *arg)

@@ -399,10 +399,12 @@ void attempt_unref(struct attempt *a);
 int admit(struct attempt *a, struct err *e);
 /* False: the manager ends. */
 bool live_add(struct workspace *ws);
-/* No lock may be held. Those that wait for room try again. */
+/* Its timer goes too, and those that wait for room try again. No lock may be held. */
 void live_remove(struct workspace *ws);
 /* Nobody is inside some workspace any more: it may go now. Takes live_lock only where somebody waits for that. */
 void admit_left(struct manager *m);
+/* The manager is stopping: those that wait for room are told that there will be none. No lock may be held. */
+void admit_end(struct manager *m);
 /* Takes an attempt out of the queue; false: it was not there. Takes live_lock. */
 bool admit_cancel(struct attempt *a);
 /* Calls fn for each live workspace with no lock held. */

@@ -212,6 +212,7 @@ static void keep_live(struct workspace *ws, void *arg)
 {
     int *unkept = arg;
     struct attempt *ended = NULL;
+    struct err e;
 
     workspace_store(ws);
     timer_cancel(ws->manager->timers, &ws->timer);
@@ -219,8 +220,9 @@ static void keep_live(struct workspace *ws, void *arg)
     if (ws->attempt)
         ended = attempt_cancel_locked(ws);
     pthread_mutex_unlock(&ws->lock);
-    if (ended)
-        attempt_unref(ended);
+    err_set(&e, -ESHUTDOWN, "the mount is ending");
+    if (ended) /* it had not begun, and others wait for it */
+        attempt_refuse(ended, &e);
     *unkept += workspace_state(ws) == WS_CLOSING;
 }
 
@@ -238,6 +240,7 @@ int manager_shutdown(struct manager *m, bool detach)
 
     atomic_store(&m->stopping, true);
     statedir_say_closing(&m->state);
+    admit_end(m);
     if (keep)
         live_each(m, keep_live, &left);
     else

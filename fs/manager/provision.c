@@ -58,10 +58,10 @@ static int obtain_locked(struct workspace *ws, enum want want, bool force, struc
         waiters_add(ws->manager, &ws->waiters, w);
         return MANAGER_WAIT;
     }
+    if (atomic_load(&ws->manager->stopping)) /* first: what has failed may have been cancelled for that */
+        return err_set(e, -ESHUTDOWN, "the mount is ending");
     if (s == WS_FAILED && !force && clock_ns() < ws->retry_ns)
         return copy_failure_locked(ws, e);
-    if (atomic_load(&ws->manager->stopping))
-        return err_set(e, -ESHUTDOWN, "the mount is ending");
     if (!w && want == WANT_FILES && (ws->manager->backend->files_wait || ws->stale))
         return -EAGAIN;
     *a = attempt_begin_locked(ws);
@@ -172,7 +172,7 @@ void workspace_back_off_locked(struct workspace *ws, const struct err *e)
 void workspace_say_failed(struct workspace *ws, const struct err *e)
 {
     /* What a mount that ends gives up is nobody's trouble. */
-    bool given_up = e->code == -ECANCELED && atomic_load(&ws->manager->stopping);
+    bool given_up = (e->code == -ECANCELED || e->code == -ESHUTDOWN) && atomic_load(&ws->manager->stopping);
 
     manager_count(ws->manager, "wsmfs_provision_failures_total", 1);
     progress_end(ws);

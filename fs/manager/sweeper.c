@@ -47,7 +47,7 @@ void sweeper_arm_locked(struct workspace *ws)
     ws->probing = false;
     if (open_locked(ws))
         arm_at_locked(ws, ttl_deadline(ws));
-    else if (ws->leftover)
+    else if (ws->leftover && !ws->closing) /* else the end of that says */
         timer_set(ws->manager->timers, &ws->timer, clock_ns() + LEFTOVER_NEXT_NS);
 }
 

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "fs/manager/internal.h"
 #include "tests/unit/manager_fixture.h"
 
 static bool known(struct fixture *f, const char *user, const char *agent, const char *session)
@@ -168,6 +169,157 @@ static void a_shutdown_waits_for_a_sandbox_that_is_being_made_and_closes_it(void
     assert_int_equal(manager_shutdown(f->m, false), 0);
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&fake.closes), 1);
+    manager_destroy(f->m);
+    f->m = NULL;
+    fixture_free(f);
+}
+
+/* Somebody who comes on a thread of his own, and how that went. */
+struct visitor {
+    pthread_t     thread;
+    struct place *session;
+    int           result;
+};
+
+static void *visit_thread(void *arg)
+{
+    struct visitor *v = arg;
+
+    v->result = visit(v->session);
+    return NULL;
+}
+
+static void visitor_start(struct visitor *v, struct place *s)
+{
+    v->session = s;
+    assert_int_equal(pthread_create(&v->thread, NULL, visit_thread, v), 0);
+}
+
+static int visitor_end(struct visitor *v)
+{
+    pthread_join(v->thread, NULL);
+    return v->result;
+}
+
+static void *leave_when_stopping(void *arg)
+{
+    struct workspace *ws = arg;
+
+    wait_until(atomic_load(&ws->manager->stopping));
+    usleep(20000); /* it is being closed by now, or will be */
+    workspace_leave(ws);
+    workspace_unref(ws);
+    return NULL;
+}
+
+static bool waits_for_room(struct fixture *f)
+{
+    scoped_lock(&f->m->live_lock);
+
+    return !list_empty(&f->m->admitting);
+}
+
+/* Whoever waits for room gets none of a mount that ends: it would be live when all has been closed. */
+static void a_shutdown_lets_nobody_in_who_waits_for_room(void **state)
+{
+    for (int detach = 0; detach < 2; detach++) {
+        struct fixture *f = fixture_new(&fake_host, "isolation=per_agent,max_live=1,shutdown_timeout=3");
+        struct place *a = session_at(f, "alice", "coder", "s1"), *b = session_at(f, "bob", "coder", "s1");
+        struct visitor v;
+        struct workspace *ws;
+        pthread_t leaver;
+        struct err e;
+        int left;
+
+        (void)state;
+        assert_int_equal(enter(a, &ws, &e), 0);
+        wait_until(strcmp(state_of(a), "ready") == 0);
+        visitor_start(&v, b);
+        wait_until(waits_for_room(f));
+        assert_int_equal(pthread_create(&leaver, NULL, leave_when_stopping, ws), 0);
+        left = manager_shutdown(f->m, detach);
+        pthread_join(leaver, NULL);
+        assert_int_equal(visitor_end(&v), -ESHUTDOWN);
+        assert_int_equal(left, 0);
+        place_unref(a);
+        place_unref(b);
+        manager_destroy(f->m);
+        f->m = NULL;
+        fixture_free(f);
+    }
+}
+
+/* The end cancels what is being provisioned. Who waited for it is not told that it failed: a job's start is the next
+ * life's to make. */
+static void who_waits_at_the_end_is_told_of_the_end(void **state)
+{
+    for (int detach = 0; detach < 2; detach++) {
+        struct fixture *f = fixture_new(&fake_host, "isolation=per_agent,shutdown_timeout=20");
+        struct place *s = session_at(f, "hang", "coder", "s1");
+        struct workspace *ws;
+        struct sync_waiter w;
+        struct err e;
+
+        (void)state;
+        sync_init(&w);
+        assert_int_equal(session_enter_sandbox(s, &w.w, &ws, &e), MANAGER_WAIT);
+        fake_wait_hanging(1);
+        assert_int_equal(manager_shutdown(f->m, detach), 0);
+        sync_wait(&w);
+        assert_int_equal(session_enter_sandbox(s, &w.w, &ws, &e), -ESHUTDOWN);
+        place_unref(s);
+        manager_destroy(f->m);
+        f->m = NULL;
+        fixture_free(f);
+    }
+}
+
+static void *release_when_stopping(void *arg)
+{
+    struct fixture *f = arg;
+
+    wait_until(atomic_load(&f->m->stopping));
+    usleep(20000);
+    fake_release(true);
+    return NULL;
+}
+
+static bool waits_behind(struct place *s)
+{
+    struct workspace *ws = session_workspace(s);
+    bool waits;
+
+    pthread_mutex_lock(&ws->lock);
+    waits = ws->attempt && ws->attempt->behind;
+    pthread_mutex_unlock(&ws->lock);
+    workspace_unref(ws);
+    return waits;
+}
+
+static void who_waits_behind_an_earlier_attempt_is_told_of_the_end(void **state)
+{
+    struct fixture *f = fixture_new(&fake_remote, "isolation=per_agent,provision_timeout=1,shutdown_timeout=20");
+    struct place *s = session_at(f, "hard", "coder", "s1");
+    struct visitor v;
+    pthread_t releaser;
+
+    (void)state;
+    assert_int_equal(visit(s), -ETIMEDOUT);
+    f->config->provision_timeout_s = 60;
+    {
+        struct workspace *ws = session_workspace(s);
+        pthread_mutex_lock(&ws->lock);
+        ws->retry_ns = 0;
+        pthread_mutex_unlock(&ws->lock);
+        workspace_unref(ws);
+    }
+    visitor_start(&v, s);
+    wait_until(waits_behind(s));
+    assert_int_equal(pthread_create(&releaser, NULL, release_when_stopping, f), 0);
+    assert_int_equal(manager_shutdown(f->m, true), 0);
+    pthread_join(releaser, NULL);
+    assert_int_equal(visitor_end(&v), -ESHUTDOWN);
+    place_unref(s);
     manager_destroy(f->m);
     f->m = NULL;
     fixture_free(f);
@@ -400,6 +552,9 @@ int main(void)
         cmocka_unit_test(idle_time_goes_on_over_a_restart),
         cmocka_unit_test(a_shutdown_closes_in_parallel_and_names_what_does_not_end),
         cmocka_unit_test(a_shutdown_waits_for_a_sandbox_that_is_being_made_and_closes_it),
+        cmocka_unit_test(a_shutdown_lets_nobody_in_who_waits_for_room),
+        cmocka_unit_test(who_waits_at_the_end_is_told_of_the_end),
+        cmocka_unit_test(who_waits_behind_an_earlier_attempt_is_told_of_the_end),
         cmocka_unit_test(sandboxes_that_are_found_are_adopted_and_evicted),
         cmocka_unit_test(what_was_closed_while_it_was_listed_is_not_taken_over),
         cmocka_unit_test(a_close_while_all_is_listed_asks_the_backend),
