@@ -143,6 +143,21 @@ void notices_inode(struct notices *ns, uint64_t ino, bool attributes_only)
     add(ns, ino, NULL, attributes_only);
 }
 
+void notices_take_entries(struct notices *from, struct notices *to)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < from->n; i++) {
+        struct notice *n = &from->list[i];
+        if (!n->name) {
+            from->list[kept++] = *n;
+            continue;
+        }
+        add(to, n->ino, n->name, false);
+        free(n->name);
+    }
+    from->n = kept;
+}
+
 /* ── delivering ──────────────────────────────────────────────────────────────────────────── */
 
 /* Older kernels know no expiry: there the entries go (mounts on them too, which nobody makes on
@@ -266,16 +281,24 @@ static struct errand *send_errand(struct fs *fs, struct notices *ns, bool expire
     return er;
 }
 
-void coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire)
+bool coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire)
 {
     struct errand *er = ns->n ? send_errand(fs, ns, expire, 2) : NULL;
     if (!er)
-        return;
+        return true;
+    int r;
     int64_t due_ns = clock_ns() + BOUNDED_NS;
     struct timespec due = {.tv_sec = due_ns / 1000000000, .tv_nsec = due_ns % 1000000000};
-    while (sem_clockwait(&er->done, CLOCK_MONOTONIC, &due) < 0 && errno == EINTR)
+    while ((r = sem_clockwait(&er->done, CLOCK_MONOTONIC, &due)) < 0 && errno == EINTR)
         ;
     put_errand(er);
+    return r == 0;
+}
+
+void coherence_leave(struct fs *fs, struct notices *ns)
+{
+    if (ns->n)
+        send_errand(fs, ns, false, 1);
 }
 
 /* Attribute notices take no lock of a directory and cannot tie a knot. */

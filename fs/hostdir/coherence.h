@@ -39,6 +39,8 @@ void notices_change(struct notices *ns, struct hdir *d, struct dir_node *via, co
 void notices_attributes(struct notices *ns, struct hdir *d, const struct dir_node *via);
 /* One name in one node. */
 void notices_entry(struct notices *ns, uint64_t ino, const char *name);
+/* Moves the entries, whose notices need the lock of a directory, to the end of `to`. No lock. */
+void notices_take_entries(struct notices *from, struct notices *to);
 /* One node. */
 void notices_inode(struct notices *ns, uint64_t ino, bool attributes_only);
 
@@ -52,10 +54,12 @@ void coherence_answer(struct fs *fs, const struct answer *a, struct hdir *d1, st
  * any). */
 void coherence_deliver(struct fs *fs, struct notices *ns);
 
-/* For the manager's hooks, on which parked requests may wait that hold the very lock of a directory
- * that a notice needs: delivers on a thread of the pool and waits 50 ms for it at most. `expire`: as
- * coherence_expire. */
-void coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire);
+/* For the manager's hooks and the ends of jobs, on which parked requests may wait that hold the very lock of a
+ * directory that a notice needs: delivers on a thread of the pool and waits 50 ms for it at most; false: it is still
+ * being delivered. `expire`: as coherence_expire. */
+bool coherence_deliver_bounded(struct fs *fs, struct notices *ns, bool expire);
+/* The same without a wait: on a thread that has waited in vain just before. */
+void coherence_leave(struct fs *fs, struct notices *ns);
 
 /* As coherence_deliver; inodes that the kernel does not know are put into *unknown: it may be about
  * to learn of them, with what was right a moment ago. */

@@ -51,6 +51,8 @@ struct watcher {
                                * watch_sync() waits for those too. Before nodes.lock; across I/O */
     struct watch   *buckets[BUCKETS]; /* nodes.lock */
     struct notices  again;            /* to be told once more; reading */
+    struct notices  entries;          /* of what was read at once, to be told after it; reading */
+    bool            late;             /* some could not be told in time: no more is waited for now; reading */
     char            buf[EVENTS_BYTES];
 };
 
@@ -288,17 +290,32 @@ static void tell_closed(struct fs *fs, struct news *n, struct notices *ns)
     hinodes_unlock(fs);
 }
 
-/* Entering keeps the workspace's root open meanwhile, and does not count as use. */
+/* A request that is parked may hold the lock of the directory, and may be parked until somebody has ended who waits
+ * for what is told here: a close, for instance, waits for jobs and these for watch_sync(). */
+static void deliver_entries(struct watcher *w, struct notices *ns)
+{
+    if (w->late)
+        coherence_leave(w->fs, ns);
+    else
+        w->late = !coherence_deliver_bounded(w->fs, ns, false);
+    *ns = (struct notices){0};
+}
+
+/* Entering keeps the workspace's root open meanwhile, and does not count as use. Where that is shut requests are
+ * parked: their directories' names hold up no others. */
 static void handle_news(struct watcher *w, struct news *n)
 {
     struct fs *fs = w->fs;
-    struct notices ns = {0};
+    struct notices ns = {0}, entries = {0};
     struct workspace *ws = n->dir->h.hd->ws;
     if (workspace_peek(ws) == 0) {
         tell(fs, n, &ns);
         workspace_peek_end(ws);
+        notices_take_entries(&ns, &w->entries);
     } else {
         tell_closed(fs, n, &ns);
+        notices_take_entries(&ns, &entries);
+        deliver_entries(w, &entries);
     }
     hinodes_lock(fs);
     hinode_unref(fs, &n->dir->h);
@@ -357,7 +374,7 @@ static void overflow(struct watcher *w)
     hinodes_lock(fs);
     idtable_each(fs->nodes.ids, forget_everything, &ns);
     hinodes_unlock(fs);
-    coherence_deliver(fs, &ns);
+    deliver_entries(w, &ns);
 }
 
 /* Same name, same kind of news, in a row: once. */
@@ -395,6 +412,7 @@ static int handle_batch(struct watcher *w, const char *at, const char *end)
     }
     if (last.dir)
         handle_news(w, &last);
+    deliver_entries(w, &w->entries);
     return n;
 }
 
@@ -411,6 +429,7 @@ static void drain(struct watcher *w)
 {
     ssize_t n;
     pthread_mutex_lock(&w->reading);
+    w->late = false;
     for (int left = count_events(w); left > 0 && (n = read(w->fd, w->buf, sizeof w->buf)) > 0;)
         left -= handle_batch(w, w->buf, w->buf + n);
     pthread_mutex_unlock(&w->reading);

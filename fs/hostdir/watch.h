@@ -49,7 +49,8 @@ bool watch_is_on(const struct hinode *dir);
 /* Whether attributes of `h` that are read from now on will be invalidated when they change. */
 bool watch_covers(struct fs *fs, struct hinode *h, const struct statx *st);
 
-/* All that has happened behind the mount until now has been told to the kernel when it returns.
+/* All that has happened behind the mount until now has been told to the kernel when it returns; names of a
+ * directory that the kernel has locked for a request that is parked are told when it lets go of it.
  * Not while the kernel waits with a directory's lock for the caller. */
 void watch_sync(struct fs *fs);
 
