@@ -31,6 +31,7 @@
 
 #define READERS_DEFAULT   10
 #define OVERLAYFS_MAGIC   0x794c7630
+#define ANSWERS_NS        5000000000
 
 /* ── what kernel and daemon agree on ─────────────────────────────────────────────────────── */
 
@@ -277,14 +278,17 @@ void fs_destroy(struct fs *fs)
         hostdirs_drain(fs);
         nodes_finish(&fs->nodes);
     }
+    /* Both end requests that still wait, whose answers need the session though nobody reads them. */
     jobs_destroy(fs->jobs);
+    lockers_destroy(fs->lockers);
+    pool_drain(fs->pool, ANSWERS_NS);
     coherence_destroy(fs->coherence);
+    watcher_destroy(fs->watcher);
     if (fs->session)
         fuse_session_destroy(fs->session);
     hinodes_destroy(fs->hinodes);
     idtable_destroy(fs->handles);
     refused_destroy(fs->refused);
-    lockers_destroy(fs->lockers);
     readers_destroy(fs->readers);
     close(fs->proc_fd_dir);
     free(fs);
@@ -420,7 +424,7 @@ void fs_unmount(struct fs *fs)
     fs_cut_off(fs); /* first: what follows waits for threads that may tell the kernel something */
     if (fs->jobs)
         jobs_mount_ended(fs->jobs);
-    watcher_destroy(steal_ptr(&fs->watcher));
+    watcher_stop(fs->watcher); /* it stays: requests that were parked may still be run, and look at directories */
     fuse_session_unmount(fs->session);
     fs->mounted = false;
 }

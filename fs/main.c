@@ -127,8 +127,8 @@ static int fail(struct daemon *d, const char *text)
     background_fail(&d->background, text);
     if (d->fs)
         fs_unmount(d->fs);
-    if (d->manager)
-        manager_shutdown(d->manager, true);
+    if (d->manager && manager_shutdown(d->manager, true) > 0)
+        _exit(EXIT_CANNOT_MOUNT); /* as in finish() */
     return release(d, EXIT_CANNOT_MOUNT);
 }
 

@@ -47,6 +47,7 @@ struct watcher {
     int             fd, stop_fd;
     pid_t           self;
     pthread_t       thread;
+    bool            stopped;  /* the main thread's */
     pthread_mutex_t reading;  /* one reader of the events, held until they are delivered, so that
                                * watch_sync() waits for those too. Before nodes.lock; across I/O */
     struct watch   *buckets[BUCKETS]; /* nodes.lock */
@@ -516,13 +517,21 @@ struct watcher *watcher_create(struct fs *fs, const char **why)
     return NULL;
 }
 
-void watcher_destroy(struct watcher *w)
+void watcher_stop(struct watcher *w)
 {
     uint64_t one = 1;
-    if (!w)
+    if (!w || w->stopped)
         return;
     (void)!write(w->stop_fd, &one, sizeof one);
     pthread_join(w->thread, NULL);
+    w->stopped = true;
+}
+
+void watcher_destroy(struct watcher *w)
+{
+    if (!w)
+        return;
+    watcher_stop(w);
     close(w->stop_fd);
     close(w->fd);
     free(w->again.list);

@@ -18,7 +18,9 @@ struct watch;
 /* Starts listening. NULL where the kernel does not let us (*why a literal that says it), or out of
  * memory. */
 struct watcher *watcher_create(struct fs *fs, const char **why);
-/* Ends the thread. NULL is fine. */
+/* Ends the thread: nothing is told any more. Directories may still be watched, and forgotten. NULL is fine. */
+void watcher_stop(struct watcher *w);
+/* watcher_stop() if need be, and frees; there are no directories any more. NULL is fine. */
 void watcher_destroy(struct watcher *w);
 
 /* Watches a directory, given an open descriptor, unless that has been tried; a workspace's root again

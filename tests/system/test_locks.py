@@ -330,3 +330,16 @@ def test_what_the_holder_wrote_is_seen_by_whoever_gets_the_lock_next(sides):
     for p in players:
         p.result(120)
     assert read(sides['mount']) == ''.join(f'turn {i}\n' for i in range(2 * turns))
+
+
+@both
+def test_a_mount_ends_while_somebody_waits_for_a_lock(mount, kind):
+    d = mount()
+    s = d.session().use()
+    write(s / 'f', 'x')
+    holder = Holder(below(s, 'f'), kind)
+    waiting = waiter(s / 'f', kind)
+    d.stop(by=signal.SIGTERM)
+    with pytest.raises(OSError):
+        waiting.result(20)
+    holder.let_go()
