@@ -110,10 +110,14 @@ static void settle(struct fs *fs)
     }
     if (fs->passthrough)
         log_info("file data goes straight to the backing files (passthrough)");
+    else if (fs->config->passthrough == TRI_ON)
+        err_set(&fs->refusal, -EOPNOTSUPP, "passthrough=on cannot be had here (%s)", why);
     else
         log_info("file data goes through the daemon: no passthrough (%s)", why);
-    if (fs->config->passthrough == TRI_ON && !fs->passthrough)
-        log_warning("passthrough=on cannot be had here (%s)", why);
+    if (fs->refusal.code < 0) {
+        fs_stop(fs);
+        return;
+    }
     manager_note(fs->manager, "passthrough", fs->passthrough ? "on" : "off");
     start_watching(fs);
     if (fs->jobs)
@@ -375,11 +379,14 @@ int fs_mount(struct fs *fs, struct err *e)
     return 0;
 }
 
-int fs_run(struct fs *fs, void (*ready)(void *arg), void *arg)
+int fs_run(struct fs *fs, void (*ready)(void *arg), void *arg, struct err *e)
 {
     fs->ready = ready;
     fs->ready_arg = arg;
-    return readers_run(fs, n_readers(fs), fs->config->spin_us, settle);
+    int r = readers_run(fs, n_readers(fs), fs->config->spin_us, settle);
+    if (r < 0)
+        return err_sys(e, r, "the mount ended");
+    return fs->refusal.code < 0 ? err_set(e, fs->refusal.code, "%s", fs->refusal.text) : 0;
 }
 
 void fs_stop(struct fs *fs)

@@ -19,8 +19,9 @@ int fs_create(struct config *c, struct manager *m, struct pool *pool, struct tim
 int fs_mount(struct fs *fs, struct err *e);
 
 /* Serves until the mount ends or fs_stop(). `ready` is called once INIT has been answered, so the
- * mount answers (from a thread of the loop). Returns 0 or -errno. Main thread. */
-int fs_run(struct fs *fs, void (*ready)(void *arg), void *arg);
+ * mount answers (from a thread of the loop). Returns 0 or -errno, also where what was asked for turns
+ * out not to be had: `ready` is not called then. Main thread. */
+int fs_run(struct fs *fs, void (*ready)(void *arg), void *arg, struct err *e);
 
 /* Ends fs_run soon. Any thread. */
 void fs_stop(struct fs *fs);

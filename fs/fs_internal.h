@@ -47,6 +47,7 @@ struct fs {
     bool  expire_only;            /* the kernel knows notify_expire_entry */
     bool  passthrough;
     bool  killpriv;
+    struct err refusal;           /* why this mount is not to be, known after INIT; code 0: it may be */
     void (*ready)(void *arg);
     void  *ready_arg;
 

@@ -159,10 +159,8 @@ static int serve(struct daemon *d)
     int r = start(d, &e);
 
     if (r == 0) {
-        r = fs_run(d->fs, on_ready, d);
-        if (r < 0)
-            err_sys(&e, r, "the mount ended");
-        else if (!atomic_load(&d->mounted))
+        r = fs_run(d->fs, on_ready, d, &e);
+        if (r == 0 && !atomic_load(&d->mounted))
             r = err_set(&e, -EIO, "the mount on %s ended before it answered", d->config->mountpoint);
     }
     if (!atomic_load(&d->mounted))

@@ -276,6 +276,15 @@ def test_an_ordinary_users_mount_says_what_is_left_out(ordinary):
     assert as_bob(ordinary.status)['passthrough'] not in ('on', True)
 
 
+def test_passthrough_that_was_asked_for_and_cannot_be_had_refuses_the_mount(ordinary):
+    ordinary.stop()
+    ordinary.opts['passthrough'] = 'on'
+    code, text = harness.mount_fails(ordinary)
+    assert code == 1 and 'passthrough=on cannot be had here' in text, text
+    del ordinary.opts['passthrough']
+    ordinary.start()
+
+
 def test_an_ordinary_user_can_unmount(ordinary):
     as_bob(lambda: run('fusermount3', '-u', ordinary.mnt) and None)
     ordinary.proc.wait(60)
