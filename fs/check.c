@@ -241,7 +241,8 @@ static enum verdict check_dir(const char *path, bool read_only, struct finding *
         return MISSING;
     }
     if (strcmp(part, path) == 0 && (st.st_uid != geteuid() || (st.st_mode & 077))) {
-        say(f->mend, "it belongs to uid %u with mode %04o, must be uid %u with 0700: chown %u %s && chmod 700 %s",
+        say(f->mend, "it belongs to uid %u with mode %04o, must be uid %u with 0700: name another one or, where it "
+            "is for wsmfs alone, chown %u %s && chmod 700 %s",
             st.st_uid, st.st_mode & 07777, geteuid(), geteuid(), path, path);
         return MISSING;
     }

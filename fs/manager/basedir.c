@@ -50,12 +50,12 @@ int basedir_check_private(int fd, const char *what, const char *path, struct err
         return err_sys(e, -errno, "%s %s cannot be looked at", what, path);
     if (st.st_uid != geteuid())
         return err_set(e, -EPERM,
-                       "%s %s belongs to uid %u, but must belong to uid %u, which mounts it: chown %u %s", what,
-                       path, (unsigned)st.st_uid, (unsigned)geteuid(), (unsigned)geteuid(), path);
+                       "%s %s belongs to uid %u, but must belong to uid %u, which mounts it: name another one or, "
+                       "where it is for wsmfs alone, chown %u %s", what, path, (unsigned)st.st_uid, (unsigned)geteuid(), (unsigned)geteuid(), path);
     if (st.st_mode & 077)
         return err_set(e, -EPERM,
-                       "%s %s has mode %04o, so that others could reach what is in it: chmod 700 %s", what, path,
-                       (unsigned)(st.st_mode & 07777), path);
+                       "%s %s has mode %04o, so that others could reach what is in it: name another one or, where it "
+                       "is for wsmfs alone, chmod 700 %s", what, path, (unsigned)(st.st_mode & 07777), path);
     return 0;
 }
 
