@@ -45,7 +45,7 @@ struct spares {
     char     names[SPARES_MAX][SPARE_NAME_BYTES];
 };
 
-/* What a user's output takes on the disk. Lives as long as the store. */
+/* What a user's jobs take on the disk. Lives as long as the store. */
 struct share {
     struct table_link by_user;
     char             *user;
@@ -342,7 +342,11 @@ void job_allow(struct job *j, uint64_t bytes);
 /* Jobs that wait for room look again. */
 void jobs_room(struct jobs *js);
 void jobs_room_task(struct task *t);
-/* Its output counts no longer. */
+/* Whether the job's user may store more: as much as is left for everybody, so that one alone can never have more than
+ * half of it, and whoever comes next always finds some. */
+bool job_share_has_room(const struct job *j);
+/* These bytes of it, which are on the disk, count from now on, or no longer. */
+void job_charge(struct job *j, uint64_t bytes);
 void job_give_back(struct job *j, uint64_t bytes);
 /* It has been removed or has ended: it waits for nothing. */
 void job_unstall(struct job *j);

@@ -98,8 +98,7 @@ static int add(struct jobs *js, struct job *j)
     pthread_mutex_unlock(&js->lock);
     if (r < 0)
         return r;
-    atomic_fetch_add(&j->share->used_bytes, spool_kept(&j->spool));
-    atomic_fetch_add(&js->used_bytes, spool_kept(&j->spool));
+    job_charge(j, spool_kept(&j->spool));
     if (j->state == JOB_ENDED)
         jobs_keep(j);
     return 0;

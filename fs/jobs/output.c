@@ -12,9 +12,7 @@
 
 /* ── room ────────────────────────────────────────────────────────────────────────────────── */
 
-/* A user may take as much as is left for everybody: one alone can never have more than half of it,
- * and whoever comes next always finds some. */
-static bool share_has_room(const struct job *j)
+bool job_share_has_room(const struct job *j)
 {
     const struct jobs *js = j->jobs;
     uint64_t all = js->config->spool_max_bytes, used = atomic_load(&js->used_bytes);
@@ -29,7 +27,15 @@ bool job_must_not_wait(const struct job *j)
     return atomic_load(&j->extra_bytes) == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns);
 }
 
-static bool has_room(const struct job *j)
+/* Whoever reads has had all of it: what comes next is not kept for long, however full it is of other jobs' output. */
+static bool is_all_read(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return spool_kept(&j->spool) == 0 && !list_empty(&j->readers);
+}
+
+static bool has_room(struct job *j)
 {
     uint64_t most = j->jobs->config->job_output_max_bytes, extra = atomic_load(&j->extra_bytes);
 
@@ -37,7 +43,7 @@ static bool has_room(const struct job *j)
         return true;
     if (atomic_load(&j->unsaved_bytes))
         return false;
-    return (most == 0 || spool_kept(&j->spool) <= most + extra) && (extra || share_has_room(j));
+    return (most == 0 || spool_kept(&j->spool) <= most + extra) && (extra || job_share_has_room(j) || is_all_read(j));
 }
 
 void job_allow(struct job *j, uint64_t bytes)
@@ -71,6 +77,12 @@ static void arm_locked(struct jobs *js)
     js->room_timer.fire = room_fire;
     if (first != INT64_MAX && !js->ending)
         timer_set(js->timers, &js->room_timer, first);
+}
+
+void job_charge(struct job *j, uint64_t bytes)
+{
+    atomic_fetch_add(&j->share->used_bytes, bytes);
+    atomic_fetch_add(&j->jobs->used_bytes, bytes);
 }
 
 void job_give_back(struct job *j, uint64_t bytes)
@@ -328,11 +340,13 @@ const struct link_job_ops job_link_ops = {
 void job_reader_add(struct job *j, struct job_reader *r, enum job_stream stream)
 {
     job_spool_use(j);
-    scoped_lock(&j->lock);
-
+    pthread_mutex_lock(&j->lock);
     r->stream = stream;
     r->at = atomic_load(&j->spool.start[stream]);
     list_append(&j->readers, &r->links);
+    pthread_mutex_unlock(&j->lock);
+    if (atomic_load(&j->is_stalled))
+        jobs_room(j->jobs);
 }
 
 void job_reader_remove(struct job *j, struct job_reader *r)

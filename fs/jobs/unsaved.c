@@ -25,12 +25,6 @@ static void free_pieces(struct job *j)
     atomic_store(&j->unsaved_bytes, 0);
 }
 
-static void account(struct job *j, uint64_t bytes)
-{
-    atomic_fetch_add(&j->share->used_bytes, bytes);
-    atomic_fetch_add(&j->jobs->used_bytes, bytes);
-}
-
 /* As job_give_back(), but for those who wait for room: the caller tells them when it has let go of the lock. */
 static void account_less(struct job *j, uint64_t bytes)
 {
@@ -43,7 +37,7 @@ static int append(struct job *j, int stream, const void *data, size_t size)
     int r = spool_append(&j->spool, stream, data, size);
 
     if (r == 0)
-        account(j, size);
+        job_charge(j, size);
     return r;
 }
 

@@ -225,6 +225,20 @@ def test_one_tenant_that_fills_its_spool_does_not_stop_others(mount):
     assert len(output(a, 'head -c 3000000 /dev/zero', name='k')) == 3000000
 
 
+def test_a_job_that_is_read_goes_on_though_other_output_fills_its_users_share(mount):
+    s = mount(job_output_max='0', spool_max='8M').session()
+    hog = job(s, 'hog').start('cat /dev/zero')
+    wait_for(lambda: hog.status()['stdout_bytes'] >= 4 << 20)
+    j = job(s).start('head -c 20000000 /dev/zero')
+    wait_for(lambda: j.status()['stdout_bytes'])
+    before = j.status()['stdout_bytes']
+    assert before < 20000000  # it waits
+    assert Child(lambda: len(j.raw('stdout'))).result(60) == 20000000
+    assert j.exit() == '0'
+    assert hog.state() == 'running'
+    hog.ctl('kill')
+
+
 # ── standard input ──────────────────────────────────────────────────────────────────────────
 
 def test_without_stdin_a_job_reads_the_end_at_once(fresh):
