@@ -128,11 +128,13 @@ struct job_stdin {
     atomic_bool has_file;    /* there may be one */
     uint64_t written, sent;  /* handed in; taken by the link */
     uint64_t punched;
+    _Atomic uint64_t kept_bytes; /* of the file, as counted in the share */
     unsigned opens;
     bool     opened;         /* ever */
     bool     ended;          /* nothing more will be written */
     bool     end_sent;
     bool     broken;         /* nobody reads it */
+    bool     over;           /* the job's end is written down: its file is not needed any more */
     bool     pumping, again;
 };
 
@@ -371,6 +373,12 @@ void job_stdin_pump(struct job *j);
 /* The guest has the input up to here. */
 void job_stdin_started(struct job *j, uint64_t offset);
 void job_stdin_close(struct job *j);
+/* The job has ended, which is written down: its file goes. No lock held. */
+void job_stdin_over(struct job *j);
+/* Removes its file. */
+void job_stdin_remove(struct job *j);
+/* With the job's memory. */
+void job_stdin_finish(struct job *j);
 /* What an earlier life was handed in. */
 void job_stdin_load(struct job *j);
 void stdin_room_callback(struct link_job *lj, void *arg);

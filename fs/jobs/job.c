@@ -54,8 +54,7 @@ void job_unref(struct job *j)
         return;
     spool_close(&j->spool);
     job_files_free(j);
-    if (j->in.fd >= 0)
-        close(j->in.fd);
+    job_stdin_finish(j);
     if (j->guest)
         guest_unref(j->guest);
     if (j->ws)
@@ -302,6 +301,7 @@ static void end_run(struct task *t)
     job_stdin_close(j);
     job_tell(j);
     job_record_end(j);
+    job_stdin_over(j);
     let_go(j);
     job_spool_unuse(j);
     count_end(j);

@@ -210,8 +210,9 @@ char *job_status_text(struct job *j, size_t *size, int64_t *changed_ms);
 /* An open of `stdin`; when the last one is released the job reads the end. */
 void job_stdin_open(struct job *j);
 void job_stdin_release(struct job *j);
-/* Takes all of `data`. -EPIPE: nobody reads it any more. -ENOSPC. */
-int job_stdin_write(struct job *j, const void *data, size_t size);
+/* Takes all of `data`. -EPIPE: nobody reads it any more. -ENOSPC; -EDQUOT: the job has not been started, and its user's
+ * jobs leave no room on the disk. */
+int job_stdin_write(struct job *j, const void *data, size_t size, struct err *e);
 /* Whether more should be written now, or it has become clear that nobody will read it. */
 bool job_stdin_ready(struct job *j);
 bool job_stdin_broken(struct job *j);

@@ -76,6 +76,8 @@ static struct job *load_job(struct jobs *js, const char *name)
     atomic_store(&j->has_files, true);
     job_set_key(j, &key);
     atomic_store(&j->in.has_file, true);
+    if (r.ended)
+        job_stdin_remove(j);
     if (spool_open(&j->spool, js->dir_fd, j->hex) < 0)
         log_warning("the output of job %s cannot be read", hex);
     spool_close(&j->spool);

@@ -3,7 +3,9 @@
  * there, so that it may be written before the start, in any amount, and is not lost with the daemon. */
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "fs/jobs/internal.h"
 
@@ -38,14 +40,99 @@ static int make_file(struct job *j)
     return 0;
 }
 
+/* These bytes of what it has on the disk count no longer. */
+static void uncount(struct job *j, uint64_t bytes)
+{
+    uint64_t kept = atomic_load(&j->in.kept_bytes), less;
+
+    do
+        less = bytes < kept ? bytes : kept;
+    while (!atomic_compare_exchange_weak(&j->in.kept_bytes, &kept, kept - less));
+    job_give_back(j, less);
+}
+
+static void count(struct job *j, uint64_t bytes)
+{
+    atomic_fetch_add(&j->in.kept_bytes, bytes);
+    job_charge(j, bytes);
+}
+
 void job_stdin_load(struct job *j)
 {
     struct stat st;
     scoped_lock(&j->io_lock);
 
     j->in.ended = true; /* who wrote has gone with the mount */
-    if (j->rec.stdin_pipe && make_file(j) == 0 && fstat(j->in.fd, &st) == 0)
+    if (j->rec.stdin_pipe && make_file(j) == 0 && fstat(j->in.fd, &st) == 0) {
         j->in.written = (uint64_t)st.st_size;
+        count(j, (uint64_t)st.st_blocks * 512);
+    }
+}
+
+/* ── letting go of the file ──────────────────────────────────────────────────────────────── */
+
+/* job.lock held: nobody uses its descriptor. One that nobody has open and that has not been started needs none, which
+ * there may be very many of. */
+static bool is_idle_locked(const struct job *j)
+{
+    const struct job_stdin *in = &j->in;
+
+    return !in->pumping && (in->over || (j->state == JOB_NEW && in->opens == 0));
+}
+
+static int take_idle_fd(struct job *j, bool *over)
+{
+    scoped_lock(&j->lock);
+    bool idle = is_idle_locked(j);
+    int fd = idle ? j->in.fd : -1;
+
+    if (idle)
+        j->in.fd = -1;
+    *over = idle && j->in.over;
+    return fd;
+}
+
+void job_stdin_finish(struct job *j)
+{
+    uint64_t kept = atomic_load(&j->in.kept_bytes);
+
+    if (j->in.fd >= 0)
+        close(j->in.fd);
+    if (kept) { /* of one that was removed while it was being written */
+        atomic_fetch_sub(&j->share->used_bytes, kept);
+        atomic_fetch_sub(&j->jobs->used_bytes, kept);
+    }
+}
+
+void job_stdin_remove(struct job *j)
+{
+    char path[KEY_HEX + 8];
+
+    if (!atomic_exchange(&j->in.has_file, false))
+        return;
+    snprintf(path, sizeof(path), "%s.stdin", j->hex);
+    if (unlinkat(j->jobs->dir_fd, path, 0) < 0 && errno != ENOENT)
+        log_warning("the file %s of an ended job stays: %s", path, strerror(errno));
+    uncount(j, UINT64_MAX);
+}
+
+static void let_go(struct job *j)
+{
+    bool idle, over;
+    int fd;
+
+    pthread_mutex_lock(&j->lock);
+    idle = is_idle_locked(j);
+    pthread_mutex_unlock(&j->lock);
+    if (!idle)
+        return;
+    pthread_mutex_lock(&j->io_lock); /* of whoever writes to it */
+    fd = take_idle_fd(j, &over);
+    pthread_mutex_unlock(&j->io_lock);
+    if (fd >= 0)
+        close(fd);
+    if (over)
+        job_stdin_remove(j);
 }
 
 /* ── opening and releasing ───────────────────────────────────────────────────────────────── */
@@ -68,6 +155,8 @@ void job_stdin_release(struct job *j)
     pthread_mutex_unlock(&j->lock);
     if (ended)
         job_stdin_pump(j);
+    else
+        let_go(j);
 }
 
 /* ── handing it on ───────────────────────────────────────────────────────────────────────── */
@@ -132,8 +221,9 @@ static void free_taken(struct job *j)
     if (upto > from + KEPT_BYTES)
         j->in.punched = upto;
     pthread_mutex_unlock(&j->lock);
-    if (fd >= 0 && upto > from + KEPT_BYTES)
-        (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(upto - from));
+    if (fd >= 0 && upto > from + KEPT_BYTES &&
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(upto - from)) == 0)
+        uncount(j, upto - from);
 }
 
 static bool begin_pump(struct job *j)
@@ -166,25 +256,35 @@ void job_stdin_pump(struct job *j)
 
     if (!begin_pump(j))
         return;
-    while (again(j))
+    while (again(j)) {
         while (pump_once(j, buf))
             ;
-    free_taken(j);
+        free_taken(j);
+    }
+    let_go(j);
     job_news(j);
 }
 
-/* The link is handed all of it again, and passes over what the guest has got. Should a crash of the
- * machine have lost bytes that it got, anything will do in their place. */
-void job_stdin_started(struct job *j, uint64_t offset)
+/* Opens the file again where it was closed. The link is handed all of it again, and passes over what the guest has
+ * got. Should a crash of the machine have lost bytes that it got, anything will do in their place. */
+static void open_again(struct job *j, uint64_t offset)
 {
-    pthread_mutex_lock(&j->io_lock);
+    scoped_lock(&j->io_lock);
+
+    if (j->in.written && make_file(j) < 0)
+        log_warning("the input of job %s cannot be read", job_name(j));
     if (j->taken_over && j->in.written < offset && j->in.fd >= 0 && ftruncate(j->in.fd, (off_t)offset) == 0) {
         scoped_lock(&j->lock);
         j->in.written = offset;
     }
-    pthread_mutex_unlock(&j->io_lock);
-    if (j->rec.stdin_pipe)
-        job_stdin_pump(j);
+}
+
+void job_stdin_started(struct job *j, uint64_t offset)
+{
+    if (!j->rec.stdin_pipe)
+        return;
+    open_again(j, offset);
+    job_stdin_pump(j);
 }
 
 void stdin_room_callback(struct link_job *lj, void *arg)
@@ -200,37 +300,68 @@ void job_stdin_close(struct job *j)
     j->in.broken = true;
 }
 
+void job_stdin_over(struct job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    j->in.broken = j->in.over = true;
+    pthread_mutex_unlock(&j->lock);
+    let_go(j);
+}
+
 /* ── writing ─────────────────────────────────────────────────────────────────────────────── */
 
 static bool is_over(struct job *j)
 {
     scoped_lock(&j->lock);
 
-    return j->in.broken || j->in.ended || (j->state != JOB_NEW && !j->rec.stdin_pipe);
+    return j->in.broken || j->in.ended || j->removed || (j->state != JOB_NEW && !j->rec.stdin_pipe);
 }
 
-/* Writers come one behind the other, by the lock. */
-static int store(struct job *j, const void *data, size_t size)
+/* A job that has not been started takes any amount, which must not fill the disk for others. */
+static bool is_too_much(struct job *j)
 {
-    scoped_lock(&j->io_lock);
-    uint64_t at = j->in.written; /* only we change it */
-    int r = is_over(j) ? -EPIPE : make_file(j);
+    return job_state(j) == JOB_NEW && !job_share_has_room(j);
+}
+
+/* job.io_lock held. */
+static int append(struct job *j, const void *data, size_t size, uint64_t at)
+{
+    int r = 0;
 
     for (size_t done = 0; done < size && r == 0;) {
         ssize_t n = pwrite(j->in.fd, (const char *)data + done, size - done, (off_t)(at + done));
         r = n < 0 && errno != EINTR ? -errno : 0;
         done += n > 0 ? (size_t)n : 0;
     }
+    if (r == 0)
+        count(j, size);
+    return r;
+}
+
+/* Writers come one behind the other, by the lock. */
+static int store(struct job *j, const void *data, size_t size, struct err *e)
+{
+    scoped_lock(&j->io_lock);
+    uint64_t at = j->in.written; /* only we change it */
+    int r;
+
+    if (is_over(j))
+        return err_set(e, -EPIPE, "nobody reads the job's standard input");
+    if (is_too_much(j))
+        return err_set(e, -EDQUOT, "the output and input of this user's jobs leave no room (spool_max): remove ended jobs");
+    r = make_file(j);
+    if (r == 0)
+        r = append(j, data, size, at);
     if (r < 0)
-        return r;
+        return err_sys(e, r, "the job's standard input cannot be stored in the state directory");
     scoped_lock(&j->lock);
     j->in.written = at + size;
     return 0;
 }
 
-int job_stdin_write(struct job *j, const void *data, size_t size)
+int job_stdin_write(struct job *j, const void *data, size_t size, struct err *e)
 {
-    int r = store(j, data, size);
+    int r = store(j, data, size, e);
 
     if (r == 0)
         job_stdin_pump(j);

@@ -295,8 +295,7 @@ static void drop_files(struct job *j)
     if (atomic_load(&j->has_files)) {
         remove_record(j);
         spool_remove(&j->spool);
-        if (atomic_load(&j->in.has_file))
-            remove_file(j->jobs, j->hex, "stdin");
+        job_stdin_remove(j);
     }
     job_give_back(j, spool_kept(&j->spool));
 }

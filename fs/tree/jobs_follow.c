@@ -347,6 +347,7 @@ static void write_stdin(struct fs *fs, fuse_req_t req, struct handle *h, struct 
 {
     struct follow *f = of(h);
     bool nonblock = fi->flags & O_NONBLOCK;
+    struct err e = {0};
     size_t size;
     (void)fs;
     (void)off;
@@ -357,10 +358,12 @@ static void write_stdin(struct fs *fs, fuse_req_t req, struct handle *h, struct 
     cleanup_free char *data = job_write_bytes(req, in, &size);
     if (!data)
         return;
-    int r = job_stdin_write(f->job, data, size);
-    if (r < 0)
+    int r = job_stdin_write(f->job, data, size, &e);
+    if (r < 0) {
+        if (r != -EPIPE) /* which says it all */
+            job_say(job_session(f->job), &e);
         fuse_reply_err(req, -r);
-    else if (nonblock)
+    } else if (nonblock)
         fuse_reply_write(req, size);
     else
         serve_or_park(f, req, size, false);

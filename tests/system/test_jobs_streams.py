@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from harness import Child, ChildDied, errno_of, in_child, open_errno, read, sh, wait_for, write
-from jobs import Job, job, opened, output, readable, run
+from jobs import Job, files_kept, job, opened, output, readable, run
 from workbench import tmpfs
 
 pytestmark = pytest.mark.root
@@ -280,6 +280,42 @@ def test_stdin_is_written_in_any_amount_before_the_start(fresh):
     want = os.urandom(1 << 20) * 5
     j = job(fresh, stdin=want).start('sha256sum')
     assert j.out().split()[0] == hashlib.sha256(want).hexdigest()
+
+
+def test_input_of_jobs_that_do_not_run_costs_no_descriptor_and_of_ended_ones_no_disk(mount):
+    d = mount()
+    s = d.session()
+    output(s, 'true', name='first')
+    before = d.descriptors()
+    for i in range(50):
+        job(s, f'new{i}', stdin='x\n')
+        assert run(s, 'wc -l', f'ended{i}', stdin='x\ny\n')[1] == '2\n'
+    wait_for(lambda: d.descriptors() < before + 25)
+    wait_for(lambda: len([n for n in files_kept(d) if n.endswith('.stdin')]) == 50)
+    assert run(s, 'cat', 'last', stdin='z')[1] == 'z'
+    j = Job(s, 'new7').start('cat')
+    assert j.out() == 'x\n'
+
+
+def test_input_written_before_the_start_counts_in_the_spool(mount):
+    d = mount(spool_max='8M')
+    a, b = d.session('alice/coder/s1'), d.session('bob/coder/s1')
+    j = job(a)
+    with opened(j / 'stdin', os.O_WRONLY) as fd:
+        taken = 0
+        while (r := errno_of(os.write, fd, b'x' * 65536)) is None:
+            taken += 65536
+            assert taken < 16 << 20
+        assert r == 'EDQUOT' and taken >= 4 << 20
+    assert 'spool_max' in a.error()
+    assert len(output(b, 'wc -c; head -c 1000000 /dev/zero', stdin='y' * 100000)) > 1000000
+    j.start('wc -c')  # what was taken is there, and makes room when it has been read
+    assert j.out() == f'{taken}\n'
+    j.exit()
+    k = job(a, 'k')
+    write(k / 'stdin', 'x' * 3000000)
+    os.rmdir(k.dir)
+    write(job(a, 'l') / 'stdin', 'x' * 3000000)
 
 
 def test_stdin_streams_while_the_job_runs(fresh):
