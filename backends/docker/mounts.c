@@ -133,6 +133,8 @@ static int parse_bind(const char *text, struct mount *m, struct err *e)
     inside = strchr(m->text, ':');
     if (inside)
         *inside++ = '\0';
+    if (inside && strchr(inside, ':'))
+        return err_set(e, -EINVAL, "it is not HOST[:INSIDE][:ro|rw]");
     m->target = inside ? inside : m->text;
     return 0;
 }
