@@ -134,7 +134,7 @@ bool guest_add(struct guest *g, struct job *j)
         pthread_mutex_unlock(&g->lock);
         return false;
     }
-    up = g->was_up && setup_lets_in_locked(g, j);
+    up = g->was_up && !g->leaving && setup_lets_in_locked(g, j);
     job_ref(j);
     list_append(up ? &g->running : &g->waiting, &j->in_guest);
     set_up = !up && setup_claim_locked(g);
@@ -144,6 +144,13 @@ bool guest_add(struct guest *g, struct job *j)
     if (set_up)
         setup_begin(g);
     return true;
+}
+
+void guest_leaves(struct guest *g)
+{
+    scoped_lock(&g->lock);
+
+    g->leaving = true;
 }
 
 void guest_remove(struct guest *g, struct job *j)
@@ -165,7 +172,7 @@ static struct job *take_waiting(struct guest *g, bool to_running)
 {
     scoped_lock(&g->lock);
 
-    if (to_running && g->gone)
+    if (to_running && (g->gone || g->leaving))
         return NULL;
     list_for_each(pos, &g->waiting) {
         struct job *j = container_of(pos, struct job, in_guest);

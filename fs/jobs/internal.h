@@ -112,6 +112,7 @@ struct guest {
     bool  may_start;         /* a guest is started when there is none */
     bool  up, was_up;
     bool  stopping;          /* the workspace is being closed: no job is spawned any more */
+    bool  leaving;           /* somebody else has it end, so it refuses jobs: they wait for the next one */
     bool  gone;              /* lost, failed or ended: no job comes in any more */
     bool  closed;            /* the link's last callback is over */
     bool  listing;           /* it has been asked which jobs it has … */
@@ -187,7 +188,7 @@ struct job {
     struct guest *guest;         /* referenced */
     struct list  in_guest;       /* guest.lock */
     struct link_job *link_job;   /* all use is under job.lock */
-    atomic_bool  unasked;        /* its guest was lost before it was asked: another one is */
+    atomic_bool  unasked;        /* its guest was lost before it was asked, or has refused it: another one is */
     bool         waited_out;     /* a guest that it waited for hung: on the thread of links alone */
     unsigned     unasked_times;  /* on the thread of links alone */
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
@@ -290,8 +291,9 @@ void job_enter(struct job *j);
 void job_enter_later(struct job *j);
 /* The guest that it waited for hangs; true: so did one before, and it is to end. On the thread of links. */
 bool job_has_waited_out(struct job *j);
-/* Its guest was lost before it was asked: another one is asked. False: it is to end. On the thread of links. */
-bool job_ask_another(struct job *j);
+/* Its guest was lost before it was asked, or has `refused` it since it is to end: another one is asked. False: it is to
+ * end. On the thread of links. */
+bool job_ask_another(struct job *j, bool refused);
 /* The guest is up: it is asked. Takes over the reference of guest.waiting, which becomes that of
  * guest.running. */
 void job_spawn_on(struct job *j, struct guest *g);
@@ -304,6 +306,8 @@ void guest_ref(struct guest *g);
 void guest_unref(struct guest *g);
 /* Hands it a job (and a reference to it) to be spawned. False: it takes none any more. */
 bool guest_add(struct guest *g, struct job *j);
+/* It ends, and has said so by refusing a job: what is handed to it from now on waits for the next one. */
+void guest_leaves(struct guest *g);
 /* The job has ended, or was never spawned. */
 void guest_remove(struct guest *g, struct job *j);
 /* Whether it is up now, and which it is. */

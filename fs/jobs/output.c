@@ -306,8 +306,10 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
 
 static void on_exited(struct link_job *lj, void *arg, const struct link_exit *x)
 {
+    bool refused = x->kind == LINK_END_FAILED && x->code == -ESHUTDOWN; /* the guest has been told to end */
+
     (void)lj;
-    if (x->unasked && job_ask_another(arg))
+    if ((x->unasked || refused) && job_ask_another(arg, refused))
         return;
     if (!job_hold_end(arg, x))
         job_end(arg, x);

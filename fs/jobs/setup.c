@@ -161,7 +161,7 @@ bool setup_lets_in_locked(const struct guest *g, const struct job *j)
 
 bool setup_claim_locked(struct guest *g)
 {
-    if (g->setup != SETUP_WANTED || !g->was_up || g->stopping || g->gone)
+    if (g->setup != SETUP_WANTED || !g->was_up || g->stopping || g->leaving || g->gone)
         return false;
     g->setup = SETUP_RUNS;
     memset(&g->setup_key, 0, sizeof(g->setup_key));

@@ -66,6 +66,23 @@ def test_a_job_right_after_its_container_was_killed_runs_in_the_next_one(engine,
         assert output(s, 'echo after', f'after{i}') == 'after\n'
 
 
+@pytest.mark.parametrize('setup', ['', 'setup = true\n'])
+def test_a_job_that_comes_while_its_container_is_being_stopped_runs_in_the_next_one(engine, docker, setup):
+    """Its guest has been told to end, waits for its jobs and refuses new ones."""
+    s = ready(docker(config=f'[sandbox]\n{setup}').session())
+    j = begun(s, cmd='trap "echo told; while [ ! -e go ]; do sleep 0.1; done; exit 7" TERM; echo begun; while :; do sleep 0.1; done')
+    before = container_of(engine, s)
+    engine('kill', '-s', 'TERM', before)
+    j.wait_output('told')
+    later = [Job(s, f'later{i}').make().start(f'echo later {i}') for i in range(2)]
+    wait_for(lambda: [other.state() for other in later] == ['starting', 'starting'], 10)
+    write(s / 'go', '')
+    assert j.exit(20) == '7'
+    for i, other in enumerate(later):
+        assert (other.exit(30), other.out()) == ('0', f'later {i}\n')
+    assert s.state() == 'ready' and len(engine.containers()) == 1
+
+
 HOW = {
     'kill': 'killed',
     'stop -t 0': 'gone',
