@@ -345,6 +345,7 @@ static void end_good(struct guest *g, struct job *j)
     if (mark_write(g, WORD_DONE) < 0)
         log_warning("the setup of a sandbox cannot be written down: it may run again after a restart");
     workspace_step(g->ws, "setup", "done");
+    workspace_forget_errors(g->ws);
     if (settle(g, SETUP_DONE))
         guest_run_waiting(g);
     if (jobs_find(j->jobs, j->place, job_name(j), &named) < 0)

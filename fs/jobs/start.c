@@ -109,6 +109,7 @@ int job_start(struct job *j, enum job_text which, bool final, struct err *e)
         return r;
     }
     manager_count(j->jobs->manager, "wsmfs_job_starts_total", 1);
+    session_set_error(j->place, NULL);
     if (accept_start(j))
         job_enter(j);
     else

@@ -201,8 +201,10 @@ int manager_verb_check(const char *line, struct err *e);
 int session_bind(struct place *session, const struct caller *who, const char *id, struct waiter *w,
                  struct err *e);
 
-/* Lets a malformed write (too long, a NUL) show in `.wsm/error`. */
+/* Lets a malformed write (too long, a NUL) show in `.wsm/error`. NULL: something has succeeded, which is to be empty. */
 void session_set_error(struct place *session, const struct err *e);
+/* The same as NULL for all sessions that share a workspace: it is as they need it. */
+void workspace_forget_errors(struct workspace *ws);
 
 /* One line of the manager's `ctl`: close ID, close-all, sweep, reload, detach, log-level L. */
 int manager_verb(struct manager *m, const struct caller *who, const char *line, struct waiter *w,

@@ -326,6 +326,7 @@ static void say_ready(struct attempt *a)
     struct workspace *ws = a->ws;
 
     metrics_provisioned(ws->manager, a->start_ns);
+    workspace_forget_errors(ws);
     workspace_store(ws);
     progress_end(ws);
     workspace_event(ws, LOG_LEVEL_INFO, "ready", a->created_ms ? "taken over" : NULL);

@@ -123,6 +123,16 @@ void session_fail(struct session *s, const struct err *e)
     free(old);
 }
 
+void workspace_forget_errors(struct workspace *ws)
+{
+    scoped_lock(&ws->manager->names_lock);
+
+    list_for_each(pos, &ws->sessions) {
+        struct session *s = container_of(pos, struct session, in_ws);
+        free(steal_ptr(&s->failure));
+    }
+}
+
 void session_set_error(struct place *session, const struct err *e)
 {
     session_fail(session_of(session), e);

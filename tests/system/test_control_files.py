@@ -15,6 +15,7 @@ import threading
 import pytest
 
 from harness import (Child, Events, control, descriptors_of, errno_of, in_child, open_errno, put, read, run, sh, wait_for, write)
+from jobs import Job, output
 
 SESSION_FILES = ['id', 'state', 'status', 'error']
 MANAGER_FILES = ['status', 'workspaces', 'metrics', 'config']
@@ -381,6 +382,25 @@ def test_an_error_is_forgotten_by_the_next_success(mount):
     s.ctl('provision')
     assert s.error() == ''
     assert s.state() == 'ready'
+
+
+def test_an_error_is_forgotten_by_whatever_succeeds_next(fresh):
+    for what, succeed in {'provisioning': fresh.use, 'a verb': lambda: fresh.ctl('touch'),
+                          'an id': lambda: fresh.bind('')}.items():
+        assert errno_of(fresh.ctl, 'nonsense') == 'EINVAL'
+        assert 'nonsense' in fresh.error() and 'nonsense' in fresh.status()['error'], what
+        succeed()
+        assert not fresh.error() and not fresh.status()['error'], what
+
+
+@pytest.mark.root
+def test_what_a_job_was_refused_for_is_forgotten_by_the_next_start(fresh):
+    fresh.use()
+    j = Job(fresh, 'bad').make()
+    assert errno_of(write, j / 'tty', 'wide') == 'EINVAL'
+    assert 'COLSxROWS' in fresh.error()
+    assert output(fresh, 'echo x') == 'x\n'
+    assert fresh.error() == ''
 
 
 def test_an_editor_that_truncates_and_one_that_appends_are_accepted(fresh):

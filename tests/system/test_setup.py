@@ -89,6 +89,15 @@ def test_after_a_failure_the_next_job_tries_again(mount):
     assert 'setup' not in os.listdir(f'{s.inner}/jobs')
 
 
+def test_its_failure_is_no_error_any_more_once_it_has_succeeded_for_another_session(mount):
+    d = mount(config=counting('test -e /workspace/good'))
+    s, other = d.session().use(), d.session('alice/coder/s2').use()
+    assert run(s, 'true')[0].startswith('error ') and 'setup' in s.error()
+    write(s / 'good', '')
+    assert run(other, 'true')[0] == '0'
+    assert s.error() == ''
+
+
 def test_a_setup_that_hangs_ends_with_provision_timeout(mount):
     s = mount(config=counting('echo hanging; sleep 1000'), provision_timeout='1s', grace='1s').session().use()
     assert run(s, 'true')[0] == "error the sandbox's setup did not end within provision_timeout: hanging"
