@@ -24,6 +24,12 @@ static int open_component(int dir, const char *name, bool make)
     return fd >= 0 ? fd : -errno;
 }
 
+/* Whether the first `len` bytes are a name that leads down, or stays. */
+static bool is_way_down(const char *name, size_t len)
+{
+    return len > 0 && len < NAME_SIZE && !(len == 2 && name[0] == '.' && name[1] == '.');
+}
+
 int walk_open(int fd, const char *path, bool make)
 {
     int at = fd;
@@ -32,7 +38,7 @@ int walk_open(int fd, const char *path, bool make)
         char   name[NAME_SIZE];
         size_t len = strcspn(path, "/");
         int    next = -EINVAL;
-        if (len > 0 && len < sizeof(name)) {
+        if (is_way_down(path, len)) {
             memcpy(name, path, len);
             name[len] = '\0';
             next = open_component(at, name, make);
