@@ -148,10 +148,10 @@ void docker_watch_stop(struct docker *d);
  * made or compared. */
 int docker_learn_ids(struct docker *d, struct err *e);
 /* Gives a workspace's files to the ids that its container's processes have on this host, where those are shifted
- * (userns-remap) and the uppermost directory is not theirs yet. On a provisioning thread. */
-void docker_shift_files(const struct docker *d, const struct backend_workspace *w);
+ * (userns-remap) and the uppermost directory is not theirs yet, which becomes so last. On a provisioning thread. */
+void docker_shift_files(struct docker *d, const struct backend_workspace *w);
 /* The same for one directory: 0 also where nothing is shifted; -errno. */
-int docker_shift_directory(const struct docker *d, int fd);
+int docker_shift_directory(struct docker *d, int fd);
 /* What a container's first process runs as, "UID:GID". */
 void docker_container_user(struct docker *d, char out[32]);
 

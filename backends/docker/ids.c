@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Whose ids the processes of a container have on this host. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +8,9 @@
 #include <unistd.h>
 
 #include "backends/docker/docker.h"
+#include "backends/shared/give.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/log.h"
 #include "fs/base/walk.h"
 
 enum { NOT_ASKED, ROOTS, OURS };
@@ -86,54 +87,30 @@ void docker_container_user(struct docker *d, char out[32])
 
 /* ── giving files to shifted ids ─────────────────────────────────────────────────────────── */
 
-#define DEPTH_MAX 512 /* a descriptor each */
-
-static void shift_all_in(const struct docker *d, int fd, dev_t dev, unsigned depth);
-
 /* Whoever's it was outside is its owner inside; what is in the range already is left. Links are none to follow. */
-static bool shift_one(const struct docker *d, int dir, const char *name, const struct stat *st)
+static int shift_one(void *arg, int dir, const char *name, const struct stat *st)
 {
+    const struct docker *d = arg;
     uint32_t uid = atomic_load(&d->shift_uid), gid = atomic_load(&d->shift_gid);
 
     return st->st_uid < uid &&
            fchownat(dir, name, uid + st->st_uid, gid + st->st_gid, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) == 0;
 }
 
-static void shift_below(const struct docker *d, int dir, const char *name, dev_t dev, unsigned depth)
-{
-    struct stat st;
-
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != dev)
-        return;
-    shift_one(d, dir, name, &st);
-    if (S_ISDIR(st.st_mode) && depth < DEPTH_MAX)
-        shift_all_in(d, openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), dev, depth + 1);
-}
-
-/* Takes over fd. A directory has been given away before it is listed: what the mount makes in it meanwhile is listed,
- * or belongs to the new owner from the beginning. */
-static void shift_all_in(const struct docker *d, int fd, dev_t dev, unsigned depth)
-{
-    cleanup_dir DIR *list = fd < 0 ? NULL : fdopendir(fd);
-    struct dirent *entry;
-
-    if (!list && fd >= 0)
-        close(fd);
-    while (list && (entry = readdir(list)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            shift_below(d, dirfd(list), entry->d_name, dev, depth);
-}
-
-void docker_shift_files(const struct docker *d, const struct backend_workspace *w)
+void docker_shift_files(struct docker *d, const struct backend_workspace *w)
 {
     struct stat st;
     cleanup_close int top = atomic_load(&d->shift_uid) ? walk_open(d->mount.basedir_fd, w->host_dir, false) : -1;
+    int r;
 
-    if (top >= 0 && fstat(top, &st) == 0 && shift_one(d, top, "", &st))
-        shift_all_in(d, openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), st.st_dev, 0);
+    if (top < 0 || fstat(top, &st) < 0 || st.st_uid >= atomic_load(&d->shift_uid))
+        return;
+    r = give_tree(top, shift_one, d);
+    if (r < 0)
+        log_warning("the files of the workspace %s are not all given to the container's ids yet: %s", w->id, strerror(-r));
 }
 
-int docker_shift_directory(const struct docker *d, int fd)
+int docker_shift_directory(struct docker *d, int fd)
 {
     struct stat st;
 
@@ -141,5 +118,5 @@ int docker_shift_directory(const struct docker *d, int fd)
         return 0;
     if (fstat(fd, &st) < 0)
         return -errno;
-    return st.st_uid >= atomic_load(&d->shift_uid) || shift_one(d, fd, "", &st) ? 0 : -errno;
+    return st.st_uid >= atomic_load(&d->shift_uid) || shift_one(d, fd, "", &st) == 1 ? 0 : -errno;
 }

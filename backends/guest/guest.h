@@ -336,6 +336,11 @@ struct user {
     uint32_t n_groups;
     char     name[PROTO_USER_MAX_BYTES + 1], home[1024], shell[256];
 };
+/* capget(2), capset(2). Not in musl's headers (linux/capability.h). */
+struct cap_head { uint32_t version; int pid; };
+struct cap_data { uint32_t effective, permitted, inheritable; };
+#define CAP_VERSION_3 0x20080522u
+
 /* "name", "uid", "name:group", "uid:gid" by /etc/passwd and /etc/group. 0, or -errno. */
 int user_find(const char *text, struct user *u);
 /* Fills name and home for u->uid, where /etc/passwd knows it. */
@@ -343,7 +348,8 @@ void user_complete(struct user *u);
 /* Makes the directory `path` the user's, and with it all below that belongs to whom it has belonged to so far: what
  * was put there before anybody knew which ids the name of the sandbox's user stands for. Nothing is done where it is
  * the user's already, nor for root, who needs no such thing. Follows no link and enters no other file system; what
- * cannot be given away stays. */
+ * cannot be given away stays. The directory itself is given last, so that the next start goes on with what a guest that
+ * was killed has left. */
 void own_directory(const char *path, const char *user);
 
 pid_t tree_parent(pid_t pid); /* 0: not known */

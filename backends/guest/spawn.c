@@ -18,10 +18,6 @@
 #include "backends/guest/guest.h"
 #include "backends/guest/plan.h"
 
-/* Not in musl's headers (linux/capability.h). */
-struct cap_head { uint32_t version; int pid; };
-struct cap_data { uint32_t effective, permitted, inheritable; };
-#define CAP_VERSION_3 0x20080522u
 #define CAPS_MAX 63
 #ifndef PR_CAP_AMBIENT
 #define PR_CAP_AMBIENT 47

@@ -118,6 +118,28 @@ def test_what_is_made_before_the_first_container_is_the_jobs_user_s_too(tenant, 
     assert on_disk(s, 'a')[0] == WORKER
 
 
+def test_however_deep_it_lies_it_is_the_jobs_user_s(tenant):
+    s = tenant('worker', provision='jobs')
+    deep = '/'.join('d' * 700)
+
+    def make():
+        for i in range(1, len(deep) + 1, 2):
+            os.mkdir(s / deep[:i])
+        write(s / f'{deep}/f', 'x')
+    by_tenant(make)
+    assert output(s, f'cd {deep} && echo y >> f && stat -c %u . f') == f'{WORKER}\n' * 2
+
+
+def test_giving_files_away_goes_on_where_it_was_interrupted(tenant):
+    """As a guest that was killed leaves it: the uppermost directory is given last."""
+    s = tenant('worker', provision='jobs')
+    by_tenant(lambda: (os.makedirs(s / 'a/b'), os.mkdir(s / 'c'), write(s / 'a/b/f', 'x'), write(s / 'c/f', 'x')) and None)
+    for name in ('a', 'a/b'):
+        os.chown(f'{s.daemon.basedir}/alice/coder/{name}', WORKER, WORKER)
+    assert on_disk(s) == (0, 0)
+    assert output(s, 'stat -c %u . a a/b a/b/f c c/f') == f'{WORKER}\n' * 6
+
+
 def test_a_user_who_is_set_later_gets_what_was_there(tenant, docker):
     s = tenant()
     output(s, 'mkdir -m 700 d; echo x > d/f; chmod 600 d/f')

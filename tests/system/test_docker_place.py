@@ -567,9 +567,11 @@ def owners(path):
 
 
 def test_with_shifted_ids_both_sides_change_each_others_files(make, shifted):
-    d = make(shifted, config=f'[user alice]\nuid = {ALICE_UID}\n', allow_other=True)
+    d = make(shifted, config=f'[user alice]\nuid = {ALICE_UID}\n', allow_other=True, provision='jobs')
     s = d.session()
     as_alice(lambda: (os.makedirs(s / 'a/b'), write(s / 'a/b/f', 'outside\n'), os.symlink('/etc/shadow', s / 'l')))
+    for i in range(1, 700):  # deeper than a descriptor each would do for
+        os.mkdir(f'{d.basedir}/alice/coder/' + 'd/' * i)
     assert output(s, 'cat a/b/f; echo inside >> a/b/f; mkdir -m 700 c; echo x > c/x; /bin/busybox rm l') == 'outside\n'
     assert owners(f'{d.basedir}/alice/coder') == {200000}
     assert os.stat('/etc/shadow').st_uid == 0
