@@ -122,7 +122,7 @@ static int fetch(struct docker *d, struct effort *f, struct err *e)
     return r == 0 ? -EAGAIN : r;
 }
 
-/* Makes one and says so in *c. */
+/* Makes one and says so in *c. -ENODATA: its image is to be fetched first. */
 static int make(struct docker *d, const struct backend_workspace *w, struct effort *f, struct container *c,
                 struct err *e)
 {
@@ -133,12 +133,12 @@ static int make(struct docker *d, const struct backend_workspace *w, struct effo
     if (r < 0)
         return r;
     if (d->keys.pull == DOCKER_PULL_ALWAYS && !d->keys.build && !f->fetched)
-        return fetch(d, f, e);
+        return -ENODATA;
     tell(p, "create", f->image);
     f->made = true;
     r = container_create(d, w, f->image, p, c->id, &why);
     if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->fetched)
-        return fetch(d, f, e);
+        return -ENODATA;
     if (r == -EEXIST) {
         f->made = false;
         return -EAGAIN;
@@ -147,6 +147,7 @@ static int make(struct docker *d, const struct backend_workspace *w, struct effo
         return err_set(e, r == -ENOENT ? -ENXIO : r, "%s", why.text);
     c->state = CONTAINER_CREATED;
     c->ours = true;
+    memcpy(f->id, c->id, sizeof(f->id));
     return 0;
 }
 
@@ -177,54 +178,80 @@ static int check_seen(struct docker *d, const struct backend_workspace *w, const
     return r == 0 ? 0 : unless_moved(d, w, c, p, r, &why, e);
 }
 
+static bool is_to_be_started(const struct container *c)
+{
+    return c->state == CONTAINER_ABSENT || (c->ours && (c->state == CONTAINER_CREATED || c->state == CONTAINER_EXITED));
+}
+
+/* Starts one of ours that does not run, and lies still as long as we have the turn. As step(). */
+static int start(struct docker *d, const struct backend_workspace *w, struct effort *f, const struct container *c,
+                 struct err *e)
+{
+    struct err why = { 0 };
+    int r = docker_remove_run(d, w, e); /* what an earlier run has left there, which may be anything */
+
+    if (r == 0)
+        r = docker_place_run(d, w, e);
+    if (r == 0 && (r = check_seen(d, w, c, f->progress, e)) < 0 && r != -EAGAIN)
+        container_end(d, c->id, 0, NULL);
+    if (r < 0)
+        return r;
+    tell(f->progress, "start", f->image);
+    f->started = true;
+    r = container_start(d, c->id, f->progress, &why);
+    if (r == -ENOENT)
+        return -EAGAIN; /* somebody has removed it */
+    return r < 0 ? unless_moved(d, w, c, f->progress, r, &why, e) : 0;
+}
+
+/* Makes and starts one, unless another mount has done it by the time that it is our turn. Two at once would each
+ * take away the directory in which the other's guest is about to listen. As step(). -ENODATA: as make(). */
+static int renew(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
+{
+    cleanup_close int turn = docker_take_turn(d, w, f->progress, e);
+    struct container c;
+    char spec[24];
+    int r = turn < 0 ? turn : container_look(d, w, f->progress, &c, e);
+
+    if (r < 0)
+        return r;
+    if (!is_to_be_started(&c))
+        return -EAGAIN;
+    memcpy(f->id, c.id, sizeof(f->id));
+    if (c.state == CONTAINER_ABSENT) {
+        r = make(d, w, f, &c, e);
+        return r < 0 ? r : start(d, w, f, &c, e);
+    }
+    container_spec(d, w, f->image, spec);
+    if (strcmp(spec, c.spec) == 0)
+        return start(d, w, f, &c, e);
+    r = container_end(d, c.id, 0, e); /* it was made from other settings */
+    return r < 0 ? r : -EAGAIN;
+}
+
 /* One step towards a running container. 0: it runs; -EAGAIN: look again; -EBUSY: in a moment. */
 static int step(struct docker *d, const struct backend_workspace *w, struct effort *f, struct err *e)
 {
     struct container c;
-    struct err why = { 0 };
-    char spec[24] = "";
     int r = container_look(d, w, f->progress, &c, e);
 
     if (r < 0)
         return r;
     memcpy(f->id, c.id, sizeof(f->id));
-    if (c.state == CONTAINER_ABSENT || (c.ours && (c.state == CONTAINER_CREATED || c.state == CONTAINER_EXITED))) {
-        r = f->image ? 0 : image_name(d, f->progress, f->built, &f->image, e);
-        if (r < 0)
-            return r;
-        container_spec(d, w, f->image, spec);
-    }
-    if (c.state == CONTAINER_ABSENT) {
-        r = make(d, w, f, &c, e);
-        if (r < 0)
-            return r;
-    } else if (!c.ours) {
+    if (c.state != CONTAINER_ABSENT && !c.ours)
         return foreign(w, &c, e);
-    } else if (c.state == CONTAINER_RUNNING) {
+    if (c.state == CONTAINER_RUNNING)
         return 0;
-    } else if (c.state == CONTAINER_PAUSED) {
+    if (c.state == CONTAINER_GOING)
+        return -EBUSY;
+    if (c.state == CONTAINER_PAUSED) {
         tell(f->progress, "unpause", "");
         return container_unpause(d, c.id, f->progress, e);
-    } else if (c.state == CONTAINER_GOING) {
-        return -EBUSY;
-    } else if (strcmp(spec, c.spec) != 0) {
-        r = container_end(d, c.id, 0, e); /* it was made from other settings */
-        return r < 0 ? r : -EAGAIN;
     }
-    r = docker_remove_run(d, w, e); /* what an earlier run has left there, which may be anything */
+    r = f->image ? 0 : image_name(d, f->progress, f->built, &f->image, e);
     if (r == 0)
-        r = docker_place_run(d, w, e);
-    if (r == 0 && (r = check_seen(d, w, &c, f->progress, e)) < 0 && r != -EAGAIN)
-        container_end(d, c.id, 0, NULL);
-    if (r < 0)
-        return r;
-    tell(f->progress, "start", f->image);
-    memcpy(f->id, c.id, sizeof(f->id));
-    f->started = true;
-    r = container_start(d, c.id, f->progress, &why);
-    if (r == -ENOENT)
-        return -EAGAIN; /* somebody has removed it */
-    return r < 0 ? unless_moved(d, w, &c, f->progress, r, &why, e) : 0;
+        r = renew(d, w, f, e);
+    return r == -ENODATA ? fetch(d, f, e) : r;
 }
 
 /* A removal that is under way may take long, and has a name that we want. */
@@ -340,13 +367,17 @@ static int bring_up(struct docker *d, const struct backend_workspace *w, struct 
     return r == -EOWNERDEAD || r == -ESTALE ? err_set(e, -EIO, NO_ANSWER) : r;
 }
 
-static int release(struct docker *d, const struct backend_workspace *w, int64_t grace_ms, struct err *e)
+/* Ends the container, and what lies here for it. `id`: that one alone, "" or NULL: whichever is there. */
+static int release(struct docker *d, const struct backend_workspace *w, const char *id, int64_t grace_ms, struct err *e)
 {
+    cleanup_close int turn = docker_take_turn(d, w, NULL, e);
     struct container c;
-    int r = container_look(d, w, NULL, &c, e);
+    int r = turn < 0 ? turn : container_look(d, w, NULL, &c, e);
 
     if (r < 0)
         return r;
+    if (c.state != CONTAINER_ABSENT && id && *id && strcmp(c.id, id) != 0)
+        return 0; /* another mount has made one since */
     if (c.state != CONTAINER_ABSENT && c.ours)
         r = container_end(d, c.id, grace_ms, e);
     if (r == 0)
@@ -358,7 +389,7 @@ static int docker_close(void *state, const struct backend_workspace *w, struct e
 {
     struct docker *d = state;
 
-    return release(d, w, d->mount.grace_ms, e);
+    return release(d, w, NULL, d->mount.grace_ms, e);
 }
 
 /* One that fails releases what it has made, and leaves what ran before: jobs may run in it. */
@@ -372,7 +403,7 @@ static int docker_provision(void *state, const struct backend_workspace *w, stru
         return 0;
     }
     if (f.made || f.started) /* no job runs there yet */
-        release(state, w, 0, NULL);
+        release(state, w, f.id, 0, NULL);
     return fd;
 }
 

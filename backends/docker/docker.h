@@ -6,7 +6,8 @@
  *
  *     guest/wsm-guest-<hash>  the guest program, bound read-only at /.wsm/wsm-guest
  *     run/<id>/               bound at /.wsm/run: the guest listens there on guest.sock, and wsmfs
- *                             connects to that. No exec of the engine is needed, and nothing of the image */
+ *                             connects to that. No exec of the engine is needed, and nothing of the image
+ *     run/.turns              locked, a byte for each workspace, by whoever makes, starts or ends its container */
 #ifndef WSMFS_DOCKER_DOCKER_H
 #define WSMFS_DOCKER_DOCKER_H
 
@@ -53,6 +54,10 @@ int docker_place_run(struct docker *d, const struct backend_workspace *w, struct
 int docker_open_run(struct docker *d, const struct backend_workspace *w);
 /* Removes it, with whatever a container has left there. */
 int docker_remove_run(struct docker *d, const struct backend_workspace *w, struct err *e);
+/* Waits until it is our turn, among all mounts of this base directory, to make, start or end the workspace's
+ * container and what lies here for it: a descriptor, whose close ends the turn, also by the death of whoever has it.
+ * Where the file system has no locks there are no turns. -ECANCELED by the progress (or NULL), -ETIMEDOUT. */
+int docker_take_turn(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e);
 /* A connection to the guest. -ENOENT, -ECONNREFUSED: it does not listen (yet, or any more). */
 int docker_connect(struct docker *d, const struct backend_workspace *w, struct err *e);
 

@@ -6,21 +6,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backends/docker/docker.h"
 #include "backends/shared/files.h"
 #include "backends/shared/guest_program.h"
 #include "fs/base/cleanup.h"
+#include "fs/base/timers.h"
 #include "fs/base/walk.h"
 
 #define GUEST_DIR ".wsmfs/guest"
 #define RUN_DIR   ".wsmfs/run"
 #define SOCKET    "guest.sock"
+#define TURNS     ".turns" /* no id begins with a dot */
+#define TURN_NS   180000000000ll /* for whoever has it to end */
+#define NAP_FIRST_NS 1000000
+#define NAP_MOST_NS  20000000
 #define HASH_BYTES 8
 
 /* ── the guest program ───────────────────────────────────────────────────────────────────── */
@@ -44,16 +51,20 @@ static int hash_of(int fd, char hex[2 * HASH_BYTES + 1])
     return good ? 0 : -EIO;
 }
 
-/* Copies it beside and renames, so that there is always a whole one. */
+/* Copies it beside and renames, so that there is always a whole one. Another mount may do the same in this moment,
+ * as a process of the same number: in a container of its own. */
 static int copy(int from, int dir, const char *name)
 {
     char temporary[64];
     struct stat st;
     off_t at = 0;
+    unsigned random;
     int r = 0;
 
-    snprintf(temporary, sizeof(temporary), ".%s.%d", name, (int)getpid());
-    cleanup_close int to = openat(dir, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0700);
+    if (getrandom(&random, sizeof(random), 0) < 0)
+        return -errno;
+    snprintf(temporary, sizeof(temporary), ".%s.%08x", name, random);
+    cleanup_close int to = openat(dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
     if (to < 0 || fstat(from, &st) < 0)
         return -errno;
     while (r == 0 && at < st.st_size)
@@ -155,4 +166,46 @@ int docker_connect(struct docker *d, const struct backend_workspace *w, struct e
     r = -errno;
     close(fd);
     return err_sys(e, r, "the guest of the container does not answer");
+}
+
+/* ── turns ───────────────────────────────────────────────────────────────────────────────── */
+
+/* The workspace's byte. Two that have the same one wait for each other, and nothing worse. */
+static off_t byte_of(const char *id)
+{
+    uint64_t h = UINT64_C(14695981039346656037); /* FNV-1a */
+
+    while (*id)
+        h = (h ^ (unsigned char)*id++) * UINT64_C(1099511628211);
+    return (off_t)(h >> 2);
+}
+
+/* Where it cannot be made nothing else can be either, which has sentences of its own. */
+static int open_turns(const struct docker *d)
+{
+    cleanup_close int dir = walk_open(d->mount.basedir_fd, RUN_DIR, true);
+    int fd = dir < 0 ? -1 : openat(dir, TURNS, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    return fd < 0 ? fcntl(d->mount.basedir_fd, F_DUPFD_CLOEXEC, 0) : fd;
+}
+
+/* A lock of the open file, not of the process: threads of ours exclude each other as well. */
+int docker_take_turn(struct docker *d, const struct backend_workspace *w, struct backend_progress *p, struct err *e)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte_of(w->id), .l_len = 1 };
+    int64_t end_ns = clock_ns() + TURN_NS;
+    struct timespec nap = { .tv_nsec = NAP_FIRST_NS };
+    cleanup_close int fd = open_turns(d);
+
+    if (fd < 0)
+        return err_sys(e, -errno, RUN_DIR " of the base directory cannot be opened");
+    while (fcntl(fd, F_OFD_SETLK, &lock) < 0 && (errno == EAGAIN || errno == EACCES)) {
+        if (p && p->cancelled(p))
+            return err_set(e, -ECANCELED, "cancelled");
+        if (clock_ns() > end_ns)
+            return err_set(e, -ETIMEDOUT, "another mount works at the container %s, and that does not end", w->sandbox);
+        nanosleep(&nap, NULL);
+        nap.tv_nsec = nap.tv_nsec * 2 < NAP_MOST_NS ? nap.tv_nsec * 2 : NAP_MOST_NS;
+    }
+    return steal_fd(&fd);
 }

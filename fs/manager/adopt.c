@@ -36,10 +36,18 @@ static bool derived_here(struct manager *m, const struct registry_workspace *w)
     return strcmp(id, w->id) == 0;
 }
 
+/* names_lock held. Of the names those alone that count, whatever else was written down: its files' place hangs on
+ * them. */
+static struct workspace *get_locked(struct manager *m, const struct registry_workspace *w)
+{
+    const struct place_names names = { w->user, w->agent, w->session }, owner = { w->user, "", "" };
+
+    return w->derived ? workspace_home_locked(m, &names) : workspace_get_locked(m, w->id, false, &owner);
+}
+
 static void load_workspace(const struct registry_workspace *w, void *arg)
 {
     struct manager *m = arg;
-    const struct place_names owner = { w->user, w->agent, w->session };
     struct workspace *ws;
 
     if (!identity_valid(w->id) || (w->derived ? !derived_here(m, w) : identity_looks_derived(w->id))) {
@@ -47,7 +55,7 @@ static void load_workspace(const struct registry_workspace *w, void *arg)
         return;
     }
     pthread_mutex_lock(&m->names_lock);
-    ws = workspace_get_locked(m, w->id, w->derived, &owner);
+    ws = get_locked(m, w);
     if (ws) {
         atomic_store(&ws->pinned, w->pinned);
         atomic_store(&ws->ttl_s, w->ttl_s);
@@ -138,7 +146,6 @@ static bool name_none_or_valid(const char *name) { return !*name || name_valid(n
 static void found(const struct backend_found *f, void *arg)
 {
     struct manager *m = arg;
-    const struct place_names names = { f->user, f->agent, f->session };
     struct registry_workspace row = {
         .id = f->id,
         .user = f->user,
@@ -153,7 +160,7 @@ static void found(const struct backend_found *f, void *arg)
     if (!row.derived && identity_looks_derived(f->id))
         return;
     pthread_mutex_lock(&m->names_lock);
-    ws = workspace_get_locked(m, f->id, row.derived, &names);
+    ws = get_locked(m, &row);
     pthread_mutex_unlock(&m->names_lock);
     if (!ws)
         return;

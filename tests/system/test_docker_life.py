@@ -574,8 +574,11 @@ def test_labels_that_name_no_workspace_bring_none(engine, docker):
     for name, agent, own in [('planted', '../../out', id_), ('good', 'coder', d.session().id())]:
         engine('create', '--name', name, '--label', f'wsmfs.instance={instance}', '--label', f'wsmfs.id={own}',
                '--label', 'wsmfs.user=alice', '--label', f'wsmfs.agent={agent}', '--label', 'wsmfs.session=s1', 'base:1', '/bin/busybox')
+    os.makedirs(f'{d.basedir}/alice/coder')
+    write(f'{d.basedir}/alice/coder/f', 'here')
     d.restart()
     wait_for(lambda: d.status()['workspaces']['ready'] == 1)
+    assert read(d.session() / 'f') == 'here'  # whatever session the label names
     assert not os.path.exists(f'{d.top}/out')
     assert sum(d.status()['workspaces'][state] for state in ['provisioning', 'ready', 'failed']) == 1
     assert 'planted' in engine('ps', '-a', '--format', '{{.Names}}')
@@ -623,6 +626,22 @@ def test_two_mounts_of_one_instance_share_a_container_and_end_no_job_of_the_othe
         wait_for(lambda: not engine.containers(), 60)
         s.wait_state('failed')
     assert output(s, 'cat f', 'next') == 'two\n'
+
+
+@pytest.mark.parametrize('end', ['remove', 'kill', 'close'])
+def test_two_mounts_that_start_a_container_in_the_same_moment_both_reach_it(engine, docker, end):
+    one, two = docker(), docker(start=False)
+    two.opts['basedir'] = one.basedir
+    two.start()
+    sessions = [ready(one.session()), ready(two.session())]
+    for n in range(6):
+        if end == 'close':
+            sessions[n % 2].ctl('close')
+        else:
+            engine(*{'remove': ['rm', '-f'], 'kill': ['kill']}[end], container_of(engine, sessions[0]))
+        children = [d.child(lambda s=s: run_job(s, 'echo x', f'j{n}')) for d, s in zip([one, two], sessions)]
+        assert [child.result(120) for child in children] == [('0', 'x\n', '')] * 2
+        assert len(engine.containers()) == 1
 
 
 # ── the daemon ends and comes back ──────────────────────────────────────────────────────────
