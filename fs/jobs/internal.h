@@ -266,10 +266,6 @@ void job_end(struct job *j, const struct link_exit *x);
 bool job_fail(struct job *j, enum link_end kind, const struct err *e);
 /* It was killed before any guest was asked for it. */
 void job_end_early(struct job *j);
-/* Its output's files stay open as long as somebody uses them: a job from its start to its end, and
- * whoever reads. */
-void job_spool_use(struct job *j);
-void job_spool_unuse(struct job *j);
 
 /* ── files.c ── */
 void job_files_free(struct job *j);

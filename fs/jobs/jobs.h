@@ -193,7 +193,11 @@ bool job_reader_ready(struct job *j, struct job_reader *r);
 
 /* The size of a stream's kept bytes once the job has ended; else 0 and false. */
 bool job_stream_size(struct job *j, enum job_stream stream, uint64_t *size);
-/* Of an ended job: bytes from `at` on, counted from the oldest byte kept. */
+/* Its output's files stay open as long as somebody uses them, also when they are removed: a job from its start to its
+ * end, and whoever reads. */
+void job_spool_use(struct job *j);
+void job_spool_unuse(struct job *j);
+/* Of an ended job: bytes from `at` on, counted from the oldest byte kept. -ESTALE: it was removed before. */
 ssize_t job_stream_read(struct job *j, enum job_stream stream, uint64_t at, void *buf, size_t size);
 
 /* The log as it is now: a span of places that stays readable (but for what is given up). */

@@ -25,32 +25,34 @@ static const char order_name[] = "order";
 
 /* ── opening ─────────────────────────────────────────────────────────────────────────────── */
 
-/* Opens a file of the spool once; readers may meet here. */
-static int file_fd(struct spool *s, _Atomic int *slot, const char *name)
+/* Opens a file of the spool once; readers may meet here. Who does not write makes none: it may have been removed,
+ * and is nowhere then (-ESTALE). */
+static int file_fd(struct spool *s, _Atomic int *slot, const char *name, bool make)
 {
     int fd = atomic_load(slot), none = -1;
     char path[sizeof(s->job) + 8];
 
     if (fd >= 0)
         return fd;
-    atomic_store(&s->has_files, true);
+    if (make)
+        atomic_store(&s->has_files, true);
     snprintf(path, sizeof(path), "%s.%s", s->job, name);
-    fd = openat(s->top_fd, path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = openat(s->top_fd, path, O_RDWR | (make ? O_CREAT : 0) | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return -errno;
+        return errno == ENOENT ? -ESTALE : -errno;
     if (atomic_compare_exchange_strong(slot, &none, fd))
         return fd;
     close(fd);
     return none;
 }
 
-static int stream_fd(struct spool *s, int stream) { return file_fd(s, &s->fd[stream], names[stream]); }
-static int order_fd(struct spool *s) { return file_fd(s, &s->order_fd, order_name); }
+static int stream_fd(struct spool *s, int stream, bool make) { return file_fd(s, &s->fd[stream], names[stream], make); }
+static int order_fd(struct spool *s, bool make) { return file_fd(s, &s->order_fd, order_name, make); }
 
 /* What was given up is a hole in front. */
 static uint64_t first_data(struct spool *s, int stream, uint64_t size)
 {
-    int fd = stream_fd(s, stream);
+    int fd = stream_fd(s, stream, false);
     off_t at = fd < 0 ? -1 : lseek(fd, 0, SEEK_DATA);
 
     if (at < 0)
@@ -82,7 +84,7 @@ static int load_stream(struct spool *s, int stream)
 
 static bool read_entry(struct spool *s, uint64_t i, struct entry *e)
 {
-    int fd = order_fd(s);
+    int fd = order_fd(s, false);
 
     return fd >= 0 && pread(fd, e, sizeof(*e), (off_t)(i * sizeof(*e))) == sizeof(*e);
 }
@@ -151,6 +153,13 @@ void spool_remove_files(int top_fd, const char *job)
     }
 }
 
+void spool_keep_open(struct spool *s)
+{
+    for (int i = 0; i < SPOOL_STREAMS; i++)
+        (void)stream_fd(s, i, false);
+    (void)order_fd(s, false);
+}
+
 void spool_remove(struct spool *s)
 {
     if (atomic_load(&s->has_files))
@@ -181,7 +190,7 @@ static int add_entry(struct spool *s, uint64_t log, int stream, uint64_t at)
 {
     struct entry e = { log, at | (stream ? STREAM_BIT : 0) };
     uint64_t n = atomic_load(&s->n_entries);
-    int fd = order_fd(s);
+    int fd = order_fd(s, true);
     int r = fd < 0 ? fd : write_all(fd, &e, sizeof(e), n * sizeof(e));
 
     if (r == 0)
@@ -208,7 +217,7 @@ static int turn_to(struct spool *s, int stream)
 int spool_append(struct spool *s, int stream, const void *data, size_t len)
 {
     uint64_t at = atomic_load(&s->size[stream]);
-    int fd = stream_fd(s, stream);
+    int fd = stream_fd(s, stream, true);
     int r = fd < 0 ? fd : turn_to(s, stream);
 
     if (r == 0)
@@ -245,7 +254,7 @@ ssize_t spool_read(struct spool *s, int stream, uint64_t at, void *buf, size_t s
 
     if (at >= end)
         return 0;
-    fd = stream_fd(s, stream);
+    fd = stream_fd(s, stream, false);
     if (fd < 0)
         return fd;
     return read_some(fd, buf, end - at < size ? (size_t)(end - at) : size, at);
@@ -254,7 +263,7 @@ ssize_t spool_read(struct spool *s, int stream, uint64_t at, void *buf, size_t s
 uint64_t spool_drop(struct spool *s, int stream, uint64_t upto)
 {
     uint64_t start = atomic_load(&s->start[stream]);
-    int fd = stream_fd(s, stream);
+    int fd = stream_fd(s, stream, false);
 
     upto -= upto % BLOCK_BYTES;
     if (fd < 0 || upto <= start)

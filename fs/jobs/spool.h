@@ -37,6 +37,8 @@ struct spool {
 void spool_init(struct spool *s, int top_fd, const char *job);
 /* Takes in the files `<job>.out` and so on that are there. 0 or -errno. */
 int spool_open(struct spool *s, int top_fd, const char *job);
+/* Opens those that are there, so that who reads may go on when they are removed. */
+void spool_keep_open(struct spool *s);
 /* Removes them. Nobody appends any more. */
 void spool_remove(struct spool *s);
 /* The same for a job of which nothing is known but its name. */
@@ -50,7 +52,8 @@ int spool_append(struct spool *s, int stream, const void *data, size_t len);
 /* The stream goes on at `at`: what lies before and was not stored is lost. Nothing when it is no gap. */
 void spool_skip(struct spool *s, int stream, uint64_t at);
 
-/* Copies bytes of a stream from `at` on, which lies in what is kept. 0: at the end; -errno. */
+/* Copies bytes of a stream from `at` on, which lies in what is kept. 0: at the end; -errno; -ESTALE: they were removed
+ * before anybody who keeps them open had come. */
 ssize_t spool_read(struct spool *s, int stream, uint64_t at, void *buf, size_t size);
 
 /* Gives up a stream's bytes before `upto`, as far as whole blocks allow. Returns how many were. */

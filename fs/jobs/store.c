@@ -289,12 +289,26 @@ static void remove_record(struct job *j)
         log_warning("the file %s of a removed job stays: %s", name, strerror(-r));
 }
 
+/* Who has a stream or the log open goes on reading it. */
+static void remove_spool(struct job *j)
+{
+    bool in_use;
+
+    pthread_mutex_lock(&j->lock);
+    in_use = j->spool_users++ > 0; /* we are one, so that nobody closes what is opened here */
+    pthread_mutex_unlock(&j->lock);
+    if (in_use)
+        spool_keep_open(&j->spool);
+    spool_remove(&j->spool);
+    job_spool_unuse(j);
+}
+
 static void drop_files(struct job *j)
 {
     job_unstall(j);
     if (atomic_load(&j->has_files)) {
         remove_record(j);
-        spool_remove(&j->spool);
+        remove_spool(j);
         job_stdin_remove(j);
     }
     job_give_back(j, spool_kept(&j->spool));

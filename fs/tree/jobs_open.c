@@ -18,6 +18,7 @@ struct job_handle {
     const struct job_entry *file;
     char         *text;  /* what is read; NULL: the job's bytes */
     uint64_t      start, size; /* what is read: of the log its span, of a stream from its first byte kept */
+    bool          bytes;  /* they are read until the end, whatever becomes of the job: it is counted as their user */
     bool          writes; /* a text that is written */
     bool          wrote, failed;
 };
@@ -31,6 +32,8 @@ static void put_handle(struct job_handle *jh)
 {
     if (atomic_fetch_sub(&jh->refs, 1) != 1)
         return;
+    if (jh->bytes)
+        job_spool_unuse(jh->job);
     if (jh->job)
         job_unref(jh->job);
     if (jh->place)
@@ -227,6 +230,8 @@ static void open_handle(struct fs *fs, fuse_req_t req, const struct job_handle *
     }
     if (jh->job)
         job_ref(jh->job);
+    if (jh->bytes)
+        job_spool_use(jh->job);
     if (jh->place)
         place_ref(jh->place);
     jh->h.ops = jh->writes ? &write_ops : &read_ops;
@@ -274,7 +279,7 @@ void job_open_text(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fu
 void job_open_bytes(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fuse_file_info *fi)
 {
     const struct job_handle jh = {.job = jn->job, .place = jn->place, .file = jn->file, .start = jn->log_start,
-                                  .size = jn->size};
+                                  .size = jn->size, .bytes = true};
     open_handle(fs, req, &jh, NULL, fi);
 }
 

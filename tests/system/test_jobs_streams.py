@@ -40,6 +40,21 @@ def test_a_late_reader_gets_everything(fresh):
     assert j.text('stdout') == want
 
 
+@pytest.mark.parametrize('how', ['rmdir', 'job_keep'])
+@pytest.mark.parametrize('name', ['stdout', 'log'])
+def test_who_has_it_open_reads_all_of_it_though_the_job_is_removed(mount, name, how):
+    d = mount(**({'job_keep': 1} if how == 'job_keep' else {}))
+    j = job(d.session()).start('seq 30000')
+    assert j.exit() == '0'
+    with open(j / name, 'rb', buffering=0) as f:
+        if how == 'rmdir':
+            os.rmdir(j.dir)
+        else:
+            wait_for(lambda: not os.path.exists(j.dir))
+        assert f.read() == b''.join(b'%d\n' % i for i in range(1, 30001))
+    wait_for(lambda: not files_kept(d))
+
+
 def test_a_running_stream_is_a_pipe(fresh):
     j = job(fresh).start(f'echo x; {GO}')
     j.wait_output('x')
