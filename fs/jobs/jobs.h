@@ -59,8 +59,8 @@ void jobs_stop_workspace(struct jobs *js, struct workspace *ws);
 bool jobs_leave_workspace(struct jobs *js, struct workspace *ws);
 /* Somebody has ended its sandbox: the guest is asked for at once, and when it is gone its jobs end as lost. */
 void jobs_sandbox_lost(struct jobs *js, struct workspace *ws);
-/* A session's name was forgotten: so are its jobs. */
-void jobs_forget_session(struct jobs *js, struct place *agent, const char *name);
+/* A session's name was forgotten: so are its jobs, and not those of a session that has got the name since. */
+void jobs_forget_session(struct jobs *js, struct place *session);
 
 /* ── jobs of a session ───────────────────────────────────────────────────────────────────── */
 

@@ -84,6 +84,35 @@ static struct job *load_job(struct jobs *js, const char *name)
     return j;
 }
 
+/* The session of a job, made known again if need be. */
+static struct place *place_of(struct jobs *js, const struct record *r)
+{
+    const char *names[] = { r->user, r->agent, r->session };
+    struct place *p = manager_root(js->manager);
+
+    place_ref(p);
+    for (size_t i = 0; i < array_size(names); i++) {
+        struct place *child = NULL;
+        int found = place_lookup(p, names[i], &child);
+        if (found < 0)
+            found = place_make(p, names[i], &child, NULL);
+        place_unref(p);
+        if (found < 0)
+            return NULL;
+        p = child;
+    }
+    return p;
+}
+
+/* Before anything can be closed for being idle, or make room: one that may run counts. Why it cannot is found out
+ * once more when it is taken over. */
+static void count(struct jobs *js, struct job *j)
+{
+    j->place = place_of(js, &j->rec);
+    if (j->place && session_job_begin(j->place, true, &j->ws, NULL) < 0)
+        j->ws = NULL;
+}
+
 static int add(struct jobs *js, struct job *j)
 {
     cleanup_free char *path = NULL;
@@ -103,6 +132,8 @@ static int add(struct jobs *js, struct job *j)
     job_charge(j, spool_kept(&j->spool));
     if (j->state == JOB_ENDED)
         jobs_keep(j);
+    else
+        count(js, j);
     return 0;
 }
 
@@ -150,35 +181,16 @@ int jobs_load(struct jobs *js, struct err *e)
 
 /* ── taking over ─────────────────────────────────────────────────────────────────────────── */
 
-/* The session of a job, made known again if need be. */
-static struct place *place_of(struct jobs *js, const struct record *r)
-{
-    const char *names[] = { r->user, r->agent, r->session };
-    struct place *p = manager_root(js->manager);
-
-    place_ref(p);
-    for (size_t i = 0; i < array_size(names); i++) {
-        struct place *child = NULL;
-        int found = place_lookup(p, names[i], &child);
-        if (found < 0)
-            found = place_make(p, names[i], &child, NULL);
-        place_unref(p);
-        if (found < 0)
-            return NULL;
-        p = child;
-    }
-    return p;
-}
-
-static void take_over(struct jobs *js, struct job *j)
+static void take_over(struct job *j)
 {
     struct err e = { 0 };
-    int r;
+    int r = 0;
 
-    j->place = place_of(js, &j->rec);
     j->taken_over = j->rec.asked;
-    r = j->place ? session_job_begin(j->place, true, &j->ws, &e)
-                 : err_set(&e, -ENOENT, "the session is not known any more");
+    if (!j->place)
+        r = err_set(&e, -ENOENT, "the session is not known any more");
+    else if (!j->ws)
+        r = session_job_begin(j->place, true, &j->ws, &e);
     if (r == 0 && j->rec.asked && j->rec.workspace && strcmp(j->rec.workspace, workspace_id(j->ws)) != 0)
         r = err_set(&e, -ENOENT, "the session has another workspace now");
     job_stdin_load(j);
@@ -189,7 +201,7 @@ static void take_over(struct jobs *js, struct job *j)
         job_enter_later(j);
 }
 
-/* References to what has not ended, NULL-terminated. */
+/* References to what has not ended, NULL-terminated. No request has been served yet. */
 static struct job **unended(struct jobs *js)
 {
     scoped_lock(&js->lock);
@@ -199,8 +211,7 @@ static struct job **unended(struct jobs *js)
     for (struct table_link *l = NULL; (l = table_next(&js->sessions, l));)
         list_for_each(pos, &container_of(l, struct job_session, by_path)->jobs) {
             struct job *j = container_of(pos, struct job, in_session);
-            struct job **more = job_state(j) == JOB_STARTING && !j->place
-                                    ? realloc(all, (n + 2) * sizeof(*all)) : NULL;
+            struct job **more = job_state(j) == JOB_STARTING ? realloc(all, (n + 2) * sizeof(*all)) : NULL;
             if (!more)
                 continue;
             all = more;
@@ -216,7 +227,7 @@ void jobs_take_over(struct jobs *js)
     cleanup_free struct job **all = unended(js);
 
     for (size_t i = 0; all && all[i]; i++) {
-        take_over(js, all[i]);
+        take_over(all[i]);
         job_unref(all[i]);
     }
 }

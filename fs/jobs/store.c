@@ -366,8 +366,12 @@ int jobs_remove(struct jobs *js, struct place *session, const char *name, struct
     return 0;
 }
 
-/* References to all jobs of a session for which `take` holds, NULL-terminated. */
-static struct job **jobs_of_locked(struct job_session *s, bool detach, int (*take)(struct job *j, struct err *e))
+/* One of an earlier life has no place, and is of whoever had the name then. */
+static bool is_of(const struct job *j, const struct place *session) { return !j->place || j->place == session; }
+
+/* References to all jobs of a session, NULL-terminated; with `gone`, a place that was forgotten, those of it that may be
+ * removed, detached. */
+static struct job **jobs_of_locked(struct job_session *s, const struct place *gone)
 {
     size_t n = 0, room = 1;
     struct job **all;
@@ -380,10 +384,10 @@ static struct job **jobs_of_locked(struct job_session *s, bool detach, int (*tak
     list_for_each_safe(pos, &s->jobs) {
         struct job *j = container_of(pos, struct job, in_session);
         bool last = pos_next == &s->jobs;
-        if (!take || take(j, NULL) == 0) {
+        if (!gone || (is_of(j, gone) && may_remove_locked(j, NULL) == 0)) {
             all[n++] = j;
             job_ref(j);
-            if (detach && jobs_detach_locked(j))
+            if (gone && jobs_detach_locked(j))
                 atomic_fetch_sub(&j->refs, 1); /* the session's; we have one */
         }
         if (last)
@@ -402,7 +406,7 @@ void jobs_each(struct jobs *js, struct place *session, void (*fn)(const char *na
     pthread_mutex_lock(&js->lock);
     s = path ? jobs_session_locked(js, path, false) : NULL;
     if (s)
-        all = jobs_of_locked(s, false, NULL);
+        all = jobs_of_locked(s, NULL);
     pthread_mutex_unlock(&js->lock);
     for (size_t i = 0; all && all[i]; i++) {
         fn(job_name(all[i]), all[i]->number, arg);
@@ -419,18 +423,16 @@ int64_t jobs_changed_ms(struct jobs *js, struct place *session)
     return s ? s->changed_ms : 0;
 }
 
-void jobs_forget_session(struct jobs *js, struct place *agent, const char *name)
+void jobs_forget_session(struct jobs *js, struct place *session)
 {
-    cleanup_free char *path = NULL;
+    cleanup_free char *path = jobs_session_path(session);
     cleanup_free struct job **all = NULL;
     struct job_session *s;
 
-    if (asprintf(&path, "%s/%s/%s", agent->parent->name, agent->name, name) < 0)
-        return;
     pthread_mutex_lock(&js->lock);
-    s = jobs_session_locked(js, path, false);
+    s = path ? jobs_session_locked(js, path, false) : NULL;
     if (s)
-        all = jobs_of_locked(s, true, may_remove_locked);
+        all = jobs_of_locked(s, session);
     pthread_mutex_unlock(&js->lock);
     for (size_t i = 0; all && all[i]; i++) {
         job_drop_files(all[i]);

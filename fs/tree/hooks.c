@@ -78,15 +78,15 @@ void tree_forgotten(struct place *p, void *arg)
 {
     struct fs *fs = arg;
     if (fs->jobs && p->level == PLACE_SESSION)
-        jobs_forget_session(fs->jobs, p->parent, p->name);
+        jobs_forget_session(fs->jobs, p);
     forget_names(fs, p->parent, p->name, true);
 }
 
-void tree_removed(struct fs *fs, struct place *parent, const char *name)
+void tree_removed(struct fs *fs, struct place *p)
 {
-    if (fs->jobs && parent->level == PLACE_AGENT)
-        jobs_forget_session(fs->jobs, parent, name);
-    forget_names(fs, parent, name, false);
+    if (fs->jobs && p->level == PLACE_SESSION)
+        jobs_forget_session(fs->jobs, p);
+    forget_names(fs, p->parent, p->name, false);
 }
 
 void hostdir_emptied(struct workspace *ws, void *arg)

@@ -62,7 +62,7 @@ void tree_forgotten(struct place *p, void *fs);
 void tree_known(struct place *p, void *fs);
 
 /* A name was removed by the kernel's rmdir: its image below /.wsm/sessions goes too. */
-void tree_removed(struct fs *fs, struct place *parent, const char *name);
+void tree_removed(struct fs *fs, struct place *p);
 
 /* Who may enter what, and which users exist, may have changed. */
 void tree_reloaded(struct fs *fs);

@@ -160,10 +160,15 @@ static void make(struct fs *fs, fuse_req_t req, struct node *n, const char *name
 static void forget(struct fs *fs, fuse_req_t req, struct node *n, const char *name)
 {
     struct err err = {0};
+    struct place *child = NULL;
     bool control = n == fs->nodes.root && !strcmp(name, CONTROL_NAME);
-    int r = control ? -EPERM : place_forget(place_of(n), name, &err);
+    int r = control ? -EPERM : place_lookup(place_of(n), name, &child);
     if (r == 0)
-        tree_removed(fs, place_of(n), name);
+        r = place_forget(place_of(n), name, &err);
+    if (r == 0)
+        tree_removed(fs, child);
+    if (child)
+        place_unref(child);
     fuse_reply_err(req, -r);
 }
 
