@@ -333,6 +333,24 @@ static void say_ready(struct attempt *a)
     notice_ready(ws);
 }
 
+/* Whether somebody's jobs run in a sandbox for which nobody waits any more: it may have been there before. Ours do
+ * where it had been halted; another mount's are asked for. May take long. */
+static bool runs_jobs(const struct attempt *a)
+{
+    struct workspace *ws = a->ws;
+    struct manager *m = ws->manager;
+
+    if (a->files_open && atomic_load(&ws->running_jobs) > 0)
+        return true;
+    if (!m->hooks.leave_jobs || atomic_load(&m->stopping)) /* then the hooks are going */
+        return false;
+    if (m->hooks.leave_jobs(ws, m->hooks_arg))
+        return true;
+    if (m->hooks.stop_jobs)
+        m->hooks.stop_jobs(ws, m->hooks_arg);
+    return false;
+}
+
 /* A time limit was over, or a close had given up on it: what came after all is released again. */
 static void end_stale(struct attempt *a, const struct err *how, int fd)
 {
@@ -345,7 +363,7 @@ static void end_stale(struct attempt *a, const struct err *how, int fd)
     if (fd >= 0)
         close(fd);
     workspace_describe(ws, &w, dir);
-    if (how->code == 0 && m->backend->close && m->backend->close(m->backend_state, &w, &e) < 0)
+    if (how->code == 0 && m->backend->close && !runs_jobs(a) && m->backend->close(m->backend_state, &w, &e) < 0)
         workspace_event(ws, LOG_LEVEL_WARNING, "failed", e.text);
     if (!a->files_open)
         live_remove(ws);

@@ -205,6 +205,34 @@ static void a_time_out_ends_the_wait_and_a_late_success_is_closed_again(void **s
     fixture_free(f);
 }
 
+static bool leave_all(struct workspace *ws, void *arg)
+{
+    (void)ws;
+    ((struct fixture *)arg)->expired++; /* of no other use here */
+    return true;
+}
+
+/* The sandbox that came late was there before, and another mount's jobs run in it. */
+static void a_late_success_leaves_what_another_mount_uses(void **state)
+{
+    struct fixture *f = fixture_new(&fake_host, "isolation=per_agent,provision_timeout=1");
+    struct manager_hooks hooks = fixture_hooks;
+    struct place *s = session_at(f, "hard", "coder", "s1");
+    struct err e;
+
+    (void)state;
+    hooks.leave_jobs = leave_all;
+    manager_set_hooks(f->m, &hooks, f);
+    assert_int_equal(visit(s), 0);
+    wait_until(strcmp(state_of(s), "failed") == 0);
+    fake_release(true);
+    wait_until(atomic_load(&f->expired) == 1);
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_int_equal(atomic_load(&fake.closes), 0);
+    place_unref(s);
+    fixture_free(f);
+}
+
 static void one_that_heeds_its_time_limit_may_be_tried_again(void **state)
 {
     struct fixture *f = fixture_new(&fake_remote, "isolation=per_agent,provision_timeout=1");
@@ -650,6 +678,7 @@ int main(void)
         cmocka_unit_test(a_failure_is_repeated_until_the_back_off_is_over),
         cmocka_unit_test(provision_nowait_waits_for_nothing),
         cmocka_unit_test(a_time_out_ends_the_wait_and_a_late_success_is_closed_again),
+        cmocka_unit_test(a_late_success_leaves_what_another_mount_uses),
         cmocka_unit_test(one_that_heeds_its_time_limit_may_be_tried_again),
         cmocka_unit_test(close_waits_for_who_is_inside_and_others_wait_for_it),
         cmocka_unit_test(close_gets_through_while_a_provisioning_hangs),
