@@ -148,26 +148,55 @@ int mountpoint_detach(const char *path)
     return umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+static int ask(int dir, const char *path, mode_t *mode);
+
+/* By a descriptor of the very mount that is dead: another start may have taken it away in this moment, and what stands
+ * at `path` now may be its own, which lives. An ordinary user's helper knows names alone. 1: done; 0: whoever asked
+ * looks again. */
+static int detach_only_dead(const char *path)
+{
+    cleanup_close int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    char by_fd[40];
+    mode_t mode;
+
+    if (fd < 0)
+        return -errno;
+    if (ask(fd, "", &mode) != -ENOTCONN)
+        return 0;
+    if (geteuid() != 0) {
+        int r = mountpoint_detach(path);
+        return r < 0 ? r : 1;
+    }
+    snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", fd);
+    if (umount2(by_fd, MNT_DETACH) == 0)
+        return 1;
+    return errno == EINVAL ? 0 : -errno; /* EINVAL: it is mounted no more */
+}
+
 /* Takes away the dead mount of ours that is the topmost one at `path`. */
 static int detach_dead(const char *path, struct err *e)
 {
     struct mount_info m;
+    mode_t mode;
     int r;
 
-    if (!mount_info_find(path, false, &m))
+    if (!mount_info_find(path, false, &m)) {
+        if (ask(AT_FDCWD, path, &mode) != -ENOTCONN)
+            return 0; /* another start has just taken it away */
         return err_set(e, -ENOTCONN, "%s lies in a mount whose daemon has died: unmount that first", path);
+    }
     if (is_ours(&m))
-        r = mountpoint_detach(path);
+        r = detach_only_dead(path);
     else
         r = -EBUSY;
     if (r == -EBUSY)
         err_set(e, r, "%s is a dead mount of type %s, which is not ours: umount -l %s", path, m.type, path);
     else if (r < 0)
         err_sys(e, r, "cannot take away the dead mount on %s (try umount -l)", path);
-    else
+    else if (r > 0)
         log_info("took away a dead mount of %s on %s", m.source, path);
     mount_info_free(&m);
-    return r;
+    return r < 0 ? r : 0;
 }
 
 static int say_why(const char *path, int r, struct err *e)
@@ -187,11 +216,11 @@ static int say_why(const char *path, int r, struct err *e)
 
 /* The kernel answers for a dead mount from its caches: ask for what the daemon would say. Dying in
  * this very moment it is ECONNABORTED. */
-static int ask(const char *path, mode_t *mode)
+static int ask(int dir, const char *path, mode_t *mode)
 {
     struct statx stx;
 
-    if (statx(AT_FDCWD, path, AT_STATX_FORCE_SYNC, STATX_TYPE, &stx) < 0)
+    if (statx(dir, path, AT_STATX_FORCE_SYNC | (*path ? 0 : AT_EMPTY_PATH), STATX_TYPE, &stx) < 0)
         return errno == ECONNABORTED ? -ENOTCONN : -errno;
     *mode = stx.stx_mode;
     return 0;
@@ -205,7 +234,7 @@ static int look(const char *path, bool replace, bool *dead, struct err *e)
     int r;
 
     *dead = false;
-    for (int i = 0; (r = ask(path, &mode)) < 0; i++) {
+    for (int i = 0; (r = ask(AT_FDCWD, path, &mode)) < 0; i++) {
         if (r == -ENOTCONN && !replace) {
             *dead = true;
             return 0;

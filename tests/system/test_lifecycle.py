@@ -279,6 +279,30 @@ def test_a_dead_mount_with_a_working_directory_and_open_files_in_it_is_replaced(
         sleeper.wait()
 
 
+@pytest.mark.local('each has a base directory of its own')
+def test_starts_in_the_same_moment_on_a_dead_mount_take_no_live_one_away(daemon, mount):
+    others = [mount.prepare() for _ in range(5)]
+    for _ in range(4):
+        daemon.kill()
+        for d in others:
+            d.mnt = daemon.mnt
+        starts = [subprocess.Popen(d.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, env=environment()) for d in others]
+        said = [p.communicate(timeout=60)[0] for p in starts]
+        mounted = [d for d, p in zip(others, starts) if p.returncode == 0]
+        try:
+            assert mounted and all(p.returncode == 0 or 'live mount' in text for p, text in zip(starts, said)), said
+            assert [d.top for d in mounted] == [d.top for d in others if processes_of(d.top + '/')]
+            assert len(mountinfo(daemon.mnt)) == len(mounted)
+        finally:
+            for _ in mountinfo(daemon.mnt):
+                run('umount', daemon.mnt)
+            wait_for(lambda: not any(processes_of(d.top + '/') for d in others))
+            for d in others:
+                d.mnt = f'{d.top}/mnt'
+        daemon.start()
+
+
 def test_in_the_background_a_dead_mount_is_replaced_too(daemon, s):
     write(s / 'f', 'x')
     daemon.kill()
