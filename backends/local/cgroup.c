@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -233,17 +234,21 @@ static int provide_part(const struct cgroups *cs, const struct cgroup_hierarchy 
 {
     unsigned wanted = wanted_of(cs, h, cgroup_needed(l));
     const struct part *p = find_part(c, h);
+    bool made = !p && wanted;
     const char *file = "";
     char keys[64];
-    int r;
+    int r = made ? -ENOENT : p ? write_limits(p, l, &file) : 0;
 
-    if (!p && wanted) {
+    /* The place that daemons share may have been removed, and made by one that needs no limits, just before ours was
+     * made in it: then it has no files for them. */
+    for (int tries = 0; made && r == -ENOENT && tries < MAKE_TRIES; tries++) {
+        if (tries)
+            drop_part(c);
         r = make_part(cs, h, name, wanted, c);
         if (r < 0)
             return say_failed(e, r, name_keys(wanted, keys));
-        p = &c->parts[c->n - 1];
+        r = write_limits(&c->parts[c->n - 1], l, &file);
     }
-    r = p ? write_limits(p, l, &file) : 0;
     return r < 0 ? err_sys(e, r, "%s cannot be limited: %s of the control group", name_keys(wanted, keys), file) : 0;
 }
 
@@ -349,10 +354,14 @@ void cgroup_destroy(struct cgroup *c)
 static int try_key(struct cgroups *cs, const struct sandbox_limits *l, struct err *e)
 {
     struct cgroup *c;
+    unsigned random;
     char name[64];
     int r;
 
-    snprintf(name, sizeof(name), "wsmfs-check-%d", (int)getpid());
+    /* Not by our process's number: one in another container may have the same. */
+    if (getrandom(&random, sizeof(random), 0) < 0)
+        return err_sys(e, -errno, "no random number");
+    snprintf(name, sizeof(name), "wsmfs-check-%08x", random);
     r = cgroup_create(cs, name, l, &c, e);
     if (r < 0)
         return r;
