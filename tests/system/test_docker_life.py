@@ -752,10 +752,11 @@ def test_a_disk_without_room_for_another_file_refuses_a_container_in_words(engin
 
     def fill():
         for i in range(300):
-            write(s / f'n{i}', '')
+            write(f'{d.basedir}/alice/coder/n{i}', '')
     wait_for(lambda: s.state() == 'ready', 60)
     s.ctl('close')
     assert errno_of(fill) == 'ENOSPC'
+    os.listdir(s.path)
     wait_for(lambda: s.state() == 'failed', 60)
     assert errno_of(s.ctl, 'provision') == 'EIO'
     assert 'No space left' in s.error()

@@ -101,14 +101,21 @@ static void they_fire_in_order_and_never_early(void **state)
 {
     enum { N = 1000 };
     struct alarm *a = make_alarms(*state, N);
-    int64_t begin = clock_ns() + 20 * MS;
+    int64_t begin, lead = 20 * MS;
 
-    /* 7919 is prime to N: armed in a mixed order, a tenth of a millisecond apart. */
-    for (int i = 0; i < N; i++) {
-        int k = (int)((long)i * 7919 % N);
-        a[k].due_ns = begin + k * MS / 10;
-        timer_set(*state, &a[k].timer, a[k].due_ns);
-    }
+    /* 7919 is prime to N: armed in a mixed order, a tenth of a millisecond apart; all before the first is due. */
+    do {
+        for (int i = 0; i < N; i++)
+            timer_cancel(*state, &a[i].timer);
+        seen.n = 0;
+        begin = clock_ns() + lead;
+        for (int i = 0; i < N; i++) {
+            int k = (int)((long)i * 7919 % N);
+            a[k].due_ns = begin + k * MS / 10;
+            timer_set(*state, &a[k].timer, a[k].due_ns);
+        }
+        lead *= 4;
+    } while (clock_ns() >= begin);
     await(N);
     for (int i = 0; i < N; i++) {
         assert_int_equal(seen.names[i], i);
