@@ -69,7 +69,7 @@ static int collect_all(struct json_object *array, int *n_mounts)
     struct mounts m;
     int r = mounts_read(&m);
 
-    for (size_t i = 0; r == 0 && i < m.n; i++) {
+    for (size_t i = 0; i < m.n; i++) {
         if (!counts(&m, i))
             continue;
         if (ps_collect(m.list[i].point, array) < 0)

@@ -381,7 +381,7 @@ def test_ps_lists_the_live_workspaces_of_the_mounts_that_are_named(daemon, mount
 
 
 def test_ps_lists_all_mounts_and_goes_on_after_a_dead_one(mount):
-    one, two, dead = mount(), mount(), mount()
+    one, dead, two = mount(), mount(), mount()
     one.session().use()
     two.session().use()
     dead.session().use()
