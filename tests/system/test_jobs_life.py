@@ -17,6 +17,11 @@ pytestmark = pytest.mark.root
 GO = 'until [ -e go ]; do sleep 0.02; done'
 
 
+
+def parent_of(pid):
+    return int(read(f'/proc/{pid}/stat').rsplit(')', 1)[1].split()[1])
+
+
 # ── ending ──────────────────────────────────────────────────────────────────────────────────
 
 def test_kill_ends_the_whole_tree(fresh):
@@ -463,4 +468,24 @@ def test_a_detached_daemon_leaves_the_limits_as_they_were(mount):
     assert errno_of(put, job(s, 'k') / 'cmd', 'true') == 'EDQUOT'
     wait_for(lambda: j.state() == 'running')
     j.ctl('kill')
+    assert j.exit() == 'signal 15'
+
+
+def test_a_mount_ends_while_a_guest_is_silent_that_was_asked_to_kill(mount):
+    """The answer comes with the end of the link, when the connection to the kernel is about to be freed."""
+    d = mount()
+    j = job(d.session()).start('echo ready; exec sleep 7654.987')
+    j.wait_output('ready')
+    guest = parent_of(processes_with('7654.987')[0])
+    os.kill(guest, signal.SIGSTOP)
+    try:
+        killer = Child(lambda: errno_of(j.ctl, 'kill'))
+        wait_for(lambda: 'request_wait_answer' in read(f'/proc/{killer.pid}/stack'))
+        d.stop(expect_exit=75, by=signal.SIGUSR1)
+        assert killer.result(20) is not None
+    finally:
+        os.kill(guest, signal.SIGCONT)
+    d.start()
+    j = Job(d.session(), 'j')
+    wait_for(lambda: errno_of(j.ctl, 'kill') != 'EAGAIN')
     assert j.exit() == 'signal 15'
