@@ -191,8 +191,8 @@ void requests_rewind(struct link *l);
 bool request_answered(struct link *l, const struct proto_head *head, const uint8_t *payload);
 /* The job goes: its open requests are told so and go on without it. */
 void requests_let_go(struct link *l, struct link_job *j);
-/* Takes back the job's requests that were not sent. */
-void requests_drop(struct link *l, struct link_job *j);
+/* Takes back the job's requests that were not sent, and answers them so. */
+void requests_refuse(struct link *l, struct link_job *j, int code, const char *why);
 /* The smallest tag that has no answer yet. */
 uint64_t requests_floor(struct link *l);
 /* From any thread; takes `r` (NULL: -ENOMEM). */

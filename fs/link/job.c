@@ -97,12 +97,14 @@ static bool wrong_guest(struct link_job *j)
 
 void jobs_connected(struct link *l)
 {
+    static const char another[] = "the sandbox was restarted and its jobs are gone";
+
     list_for_each(pos, &l->jobs) {
         struct link_job *j = container_of(pos, struct link_job, all);
 
         if (wrong_guest(j)) {
-            requests_drop(l, j);
-            ended(j, LINK_END_LOST, -ENXIO, "the sandbox was restarted and its jobs are gone");
+            requests_refuse(l, j, -ENXIO, another);
+            ended(j, LINK_END_LOST, -ENXIO, another);
         }
         if (!j->spawning && !j->exited)
             job_spawn_sent(j);

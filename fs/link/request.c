@@ -116,15 +116,13 @@ bool request_answered(struct link *l, const struct proto_head *head, const uint8
     return !l->broken_rule;
 }
 
-void requests_drop(struct link *l, struct link_job *j)
+void requests_refuse(struct link *l, struct link_job *j, int code, const char *why)
 {
     list_for_each_safe(pos, &l->unsent) {
         struct request *r = container_of(pos, struct request, links);
 
-        if (r->job != j)
-            continue;
-        list_remove(&r->links);
-        free(r);
+        if (r->job == j)
+            finish(l, r, code, why, NULL);
     }
 }
 

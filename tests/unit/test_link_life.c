@@ -636,6 +636,37 @@ static void a_job_that_must_not_run_elsewhere_does_not(void **state)
     done(&t);
 }
 
+static sem_t may_connect;
+
+static int dial_later(struct host_side *h)
+{
+    sem_wait(&may_connect);
+    return sandbox_dial(h->sandbox);
+}
+
+static void what_was_asked_of_a_job_that_must_not_run_there_is_answered(void **state)
+{
+    struct link_id elsewhere = { { 1, 2, 3 } };
+    struct link_spawn s = { .script = "exit 0", .instance = &elsewhere };
+    struct host_side h;
+    struct tjob t;
+
+    (void)state;
+    sem_init(&may_connect, 0, 0);
+    host_start_with(&h, &box, 7, dial_later, NULL);
+    tjob_init(&t, &h, next_key++);
+    tjob_spawn(&t, &s);
+    assert_int_equal(link_job_signal(t.job, SIGTERM, LINK_SCOPE_MAIN, tjob_done, &t), 0);
+    sem_post(&may_connect); /* which guest it is comes out now */
+    tjob_wait_exit(&t);
+    assert_int_equal(t.exit.kind, LINK_END_LOST);
+    assert_int_equal(tjob_wait_done(&t, 1), -ENXIO);
+    tjob_forget(&t);
+    tjob_finish(&t);
+    host_stop(&h);
+    sem_destroy(&may_connect);
+}
+
 static int dial_nobody(struct host_side *h)
 {
     (void)h;
@@ -684,6 +715,7 @@ int main(void)
         cmocka_unit_test(a_guest_that_is_stopped_delivers_what_its_jobs_still_say),
         cmocka_unit_test(a_guest_that_is_made_anew_is_another_one),
         cmocka_unit_test(a_job_that_must_not_run_elsewhere_does_not),
+        cmocka_unit_test(what_was_asked_of_a_job_that_must_not_run_there_is_answered),
         cmocka_unit_test(a_sandbox_that_is_gone_for_good_is_lost),
     };
 
