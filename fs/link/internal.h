@@ -34,7 +34,7 @@ struct link_loop {
     struct list  busy;        /* links that have something to read or write, by link.busy */
     int64_t      next_ns;     /* earliest deadline of a link; 0: none */
     atomic_uint  n_links;     /* not yet closed */
-    /* Guards what follows; a leaf: nothing is called with it held. */
+    /* Guards what follows; a leaf: nothing is called with it held but the write that wakes the thread. */
     pthread_mutex_t lock;
     pthread_cond_t  none;     /* n_links has become 0 */
     struct list  calls;

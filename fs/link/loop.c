@@ -39,18 +39,15 @@ static void wake(struct link_loop *loop)
     (void)n; /* a full counter wakes as well */
 }
 
+/* The lock is held to the end: this call may be what closes the last link, and the loop go when it has been made. */
 void link_loop_call(struct link_loop *loop, struct link_call *c)
 {
-    bool must_wake;
+    scoped_lock(&loop->lock);
 
-    {
-        scoped_lock(&loop->lock);
-        list_append(&loop->calls, &c->links);
-        must_wake = !loop->woken;
-        loop->woken = true;
-    }
-    if (must_wake)
+    list_append(&loop->calls, &c->links);
+    if (!loop->woken)
         wake(loop);
+    loop->woken = true;
 }
 
 void link_wake_at(struct link_loop *loop, int64_t due_ns)
