@@ -151,6 +151,7 @@ struct job {
     struct list  in_session, ended, stalled;
     struct job_session *session; /* NULL: nobody finds it any more */
     atomic_bool  is_stalled;     /* written under jobs.lock */
+    bool         waits_no_more;  /* for room; jobs.lock */
     unsigned     save_round;     /* the last in which it was tried to save what is unsaved; jobs.lock */
     struct spool spool;
     atomic_bool  has_files;

@@ -108,7 +108,7 @@ static bool stall(struct job *j)
     scoped_lock(&j->jobs->lock);
     bool first = list_empty(&j->stalled);
 
-    if (has_room(j) || j->jobs->ending)
+    if (has_room(j) || j->jobs->ending || j->waits_no_more)
         return false;
     if (first) {
         list_append(&j->jobs->stalled, &j->stalled);
@@ -128,6 +128,7 @@ void job_unstall(struct job *j)
     was = !list_empty(&j->stalled);
     list_remove(&j->stalled);
     atomic_store(&j->is_stalled, false);
+    j->waits_no_more = true;
     pthread_mutex_unlock(&j->jobs->lock);
     if (was)
         job_unref(j);

@@ -162,6 +162,22 @@ static void output_after_the_end_is_not_stored(void **state)
     assert_int_equal(spool_kept(&w->j->spool), 3);
 }
 
+/* What brings it waits for no room either: nobody would take the job off that list. */
+static void output_after_the_end_waits_for_no_room(void **state)
+{
+    struct world *w = *state;
+
+    w->f->config->job_output_max_bytes = 2;
+    job_spool_use(w->j);
+    job_link_ops.output(NULL, w->j, LINK_STDOUT, 0, 0, "abc", 3);
+    assert_true(atomic_load(&w->j->is_stalled));
+    job_save_last(w->j);
+    job_unstall(w->j);
+    job_link_ops.output(NULL, w->j, LINK_STDOUT, 3, 3, "late", 4);
+    assert_false(atomic_load(&w->j->is_stalled));
+    job_spool_unuse(w->j);
+}
+
 static void offered(struct job_listener *l, uint64_t at, const void *data, size_t size)
 {
     (void)l, (void)at, (void)data, (void)size;
@@ -202,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_kill_during_a_start_that_is_refused_leaves_the_job_as_it_was, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_that_was_removed_is_not_started, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
     };
 
