@@ -119,6 +119,10 @@ static void run_and_put(struct call *c, void (*leave)(struct workspace *))
     call_leave(c);
     hostdir_put(fs, hd);
     workspace_unref(ws);
+    if (c->again) {
+        c->again = false;
+        call_start(c);
+    }
 }
 
 static void run_and_leave(struct call *c)

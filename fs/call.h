@@ -26,8 +26,10 @@ struct call {
     struct stat  attr;
     struct fuse_file_info *fi;
 
-    /* Answers the request. The workspace is entered until it returns. */
+    /* Answers the request, or sets `again`: to be entered and run once more. The workspace is entered until
+     * it returns. */
     void       (*run)(struct call *c);
+    bool         again;
 
     struct workspace *ws;  /* entered */
     struct hostdir   *hd;  /* its files, referenced until run returns */

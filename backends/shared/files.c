@@ -61,8 +61,10 @@ static int give_away(int fd, const struct heir *h, uint32_t mode, bool made)
     return owed && fchownat(fd, "", h->uid, h->gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
 }
 
-static int say_open_failed(int r, const struct backend_workspace *w, bool read_only, struct err *e)
+static int say_open_failed(int r, int base_fd, const struct backend_workspace *w, bool read_only, struct err *e)
 {
+    struct stat base;
+
     if (r == -ENOTDIR || r == -ELOOP)
         return err_set(e, -EIO, "%s in the base directory, or a part of it, is a link or a file and no directory; "
                        "nothing is followed there: move it away", w->host_dir);
@@ -70,6 +72,8 @@ static int say_open_failed(int r, const struct backend_workspace *w, bool read_o
         return err_set(e, r, "the workspace has no directory any more");
     if (r == -ENOENT && read_only)
         return err_set(e, -EROFS, "the workspace has no directory yet, and the mount is read-only");
+    if (r == -ENOENT && fstat(base_fd, &base) == 0 && base.st_nlink == 0)
+        return err_set(e, r, "the base directory has been removed: unmount, and mount again");
     return err_sys(e, r, "the directory %s of the base directory cannot be opened", w->host_dir);
 }
 
@@ -80,7 +84,7 @@ static int open_for(int base_fd, const struct backend_workspace *w, const struct
     int r;
 
     if (fd < 0)
-        return say_open_failed(fd, w, read_only, e);
+        return say_open_failed(fd, base_fd, w, read_only, e);
     r = read_only ? 0 : give_away(fd, h, w->mode, made);
     if (r < 0) {
         close(fd);

@@ -52,6 +52,19 @@ struct hdir *call_dir(struct call *c, struct dir_node *d)
     return d->n.kind == NODE_SESSION ? &c->hd->root : d->hi;
 }
 
+bool call_root_gone(struct call *c)
+{
+    struct hfd f;
+    struct statx st;
+    if (hinode_fd(c->fs, &c->hd->root.h, &f) < 0)
+        return false;
+    bool gone = host_statx(f.fd, "", &st) == 0 && st.stx_nlink == 0;
+    hfd_put(c->fs, &f);
+    if (gone)
+        workspace_files_gone(c->ws);
+    return gone;
+}
+
 /* The host inode of a call's node. */
 static struct hinode *call_hinode(struct call *c)
 {

@@ -87,6 +87,8 @@ void change_end(struct change *ch, int r)
         }
         hinodes_unlock(fs);
     }
+    if ((r == -ENOENT || r == -ESTALE) && call_root_gone(ch->c))
+        r = -ESTALE; /* the kernel comes again, with a lookup */
     if (r < 0) {
         ch->answer.kind = ANSWER_ERR;
         ch->answer.err = r;

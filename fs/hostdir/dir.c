@@ -199,6 +199,10 @@ static void run_lookup(struct call *c)
             r = look_exclusively(c, &l, f.fd, &e);
         hfd_put(c->fs, &f);
     }
+    if (r == -ENOENT && c->node->kind == NODE_SESSION && call_root_gone(c)) {
+        c->again = true;
+        return;
+    }
     if (r == -ENOENT && missing(c, &l, &e))
         r = 0;
     if (r < 0)
@@ -303,6 +307,10 @@ static int make_dir_handle(struct call *c, struct hdir *dir, struct dir_handle *
 static void run_opendir(struct call *c)
 {
     struct dir_handle *dh = NULL;
+    if (c->node->kind == NODE_SESSION && call_root_gone(c)) {
+        c->again = true;
+        return;
+    }
     int r = make_dir_handle(c, call_dir(c, container_of(c->node, struct dir_node, n)), &dh);
     if (r == 0)
         r = handle_add(c->fs, &dh->h, c->fi);

@@ -210,6 +210,10 @@ int host_entry(struct fs *fs, struct dir_node *d, const struct look *l, const ch
 /* The directory of a call's node: for a session's the root of the workspace that was entered. */
 struct hdir *call_dir(struct call *c, struct dir_node *d);
 
+/* Whether the workspace's root directory has been removed behind the mount; then the workspace is closed, and
+ * a call that is run again finds the one that takes its place. Between enter and leave, no lock held. */
+bool call_root_gone(struct call *c);
+
 /* link.c: with the lock held, the node for h seen at (d, name) in `dir`. Takes over the reference to
  * h. NULL when out of memory. */
 struct node *link_node_for(struct fs *fs, struct dir_node *d, struct hdir *dir, struct hfile *h, const char *name);

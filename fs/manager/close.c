@@ -232,6 +232,13 @@ void closing_go_on(struct workspace *ws)
         next_step(c, ws->manager->pool, task_files);
 }
 
+void workspace_files_gone(struct workspace *ws)
+{
+    static const struct close_request gone = { .why = CLOSE_GONE };
+
+    workspace_close(ws, &gone, NULL, NULL);
+}
+
 void workspace_left_slow(struct workspace *ws)
 {
     closing_go_on(ws);
@@ -310,6 +317,7 @@ static void say_closed(struct closing *c)
         [CLOSE_SHUTDOWN] = { "closed", "wsmfs_closes_total", "the mount ends" },
         [CLOSE_LOST] = { "closed", "wsmfs_closes_total", "its sandbox was gone" },
         [CLOSE_NO_FILES] = { "closed", "wsmfs_closes_total", "its files were gone" },
+        [CLOSE_GONE] = { "closed", "wsmfs_closes_total", "its directory was removed behind the mount" },
     };
     struct workspace *ws = c->ws;
 

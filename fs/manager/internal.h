@@ -412,7 +412,9 @@ void live_each(struct manager *m, void (*fn)(struct workspace *ws, void *arg), v
 
 /* ── closing and sweeping ────────────────────────────────────────────────────────────────── */
 
-enum close_why { CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN, CLOSE_LOST, CLOSE_NO_FILES };
+enum close_why {
+    CLOSE_ASKED, CLOSE_EVICTED, CLOSE_ROOM, CLOSE_MAX_AGE, CLOSE_SHUTDOWN, CLOSE_LOST, CLOSE_NO_FILES, CLOSE_GONE,
+};
 
 struct close_request {
     enum close_why why;

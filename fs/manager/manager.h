@@ -131,6 +131,10 @@ int workspace_enter(struct workspace *ws, struct waiter *w, struct err *e);
 /* The reference it was entered with must outlive the call. */
 void workspace_leave(struct workspace *ws);
 
+/* Somebody has removed the directory of its files behind the mount: it is closed, so that the next access
+ * makes another one. By a caller that is inside, so never one that was opened since; no lock held. */
+void workspace_files_gone(struct workspace *ws);
+
 /* Enters when it is ready, provisions nothing and leaves the idle clock alone (attributes of the
  * session directory). 0, to be undone by workspace_peek_end(); else -EAGAIN. Never waits. */
 int workspace_peek(struct workspace *ws);

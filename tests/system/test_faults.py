@@ -172,13 +172,35 @@ def test_a_workspace_removed_underneath_fails_and_comes_back_and_others_go_on(da
     wait_for(lambda: errno_of(read, s / 'd/f') in GONE, 10)
     assert os.pread(fd, 1, 0) == b'x' and os.fstat(fd).st_nlink == 0  # as of any removed open file
     os.close(fd)
-    assert errno_of(write, s / 'new', 'x') in GONE | {None}
     assert read(other / 'f') == 'other'
     write(other / 'g', 'y')
-    wait_for(lambda: errno_of(s.ctl, 'close') is None, 20)
-    wait_for(lambda: errno_of(write, s / 'new', 'again') is None, 40)
+    write(s / 'new', 'again')
     assert read(s / 'new') == 'again' == read(below(s, 'new'))
     assert read(other / 'g') == 'y'
+
+
+@pytest.mark.parametrize('how', [
+    lambda s: write(s / 'new', 'x'), lambda s: os.mkdir(s / 'new'), lambda s: os.symlink('x', s / 'new'),
+    lambda s: (os.listdir(s.path), write(s / 'new', 'x')), lambda s: (os.path.exists(s / 'new'), write(s / 'new', 'x'))],
+    ids=['create', 'mkdir', 'symlink', 'list', 'look'])
+def test_the_first_access_after_a_workspace_was_removed_underneath_has_a_new_one(daemon, how):
+    s, beside = daemon.session().use(), daemon.session('alice/coder/s2').use()
+    write(s / 'old', 'x')
+    assert not os.path.exists(s / 'new') and os.listdir(beside.path) == ['old']
+    shutil.rmtree(below(s))
+    how(s)
+    assert 'closed: its directory was removed behind the mount' in daemon.log()
+    assert os.listdir(below(s)) == ['new'] == os.listdir(s.path) == os.listdir(beside.path)
+    assert s.state() == 'ready'
+
+
+def test_a_base_directory_that_was_removed_is_told_in_words(daemon):
+    daemon.expect('.*')
+    s = daemon.session().use()
+    shutil.rmtree(daemon.basedir)
+    assert errno_of(write, s / 'new', 'x') == 'ENOENT'
+    assert 'the base directory has been removed' in s.error()
+    assert daemon.session().state() == 'failed' and os.listdir(daemon.mnt) == ['alice']
 
 
 def test_changes_are_seen_in_a_workspace_that_was_removed_underneath_and_made_again(daemon):
