@@ -28,7 +28,7 @@ int file_handle_fd(struct handle *h)
 /* What the backing descriptor may be opened with: the kernel has dealt with the rest. */
 static int backing_flags(int flags)
 {
-    return (flags & (O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC)) | O_NONBLOCK | O_CLOEXEC;
+    return (flags & (O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_NOATIME)) | O_NONBLOCK | O_CLOEXEC;
 }
 
 /* A description of a regular file for reading or writing, from its O_PATH descriptor: nothing that

@@ -631,6 +631,19 @@ def test_chown_clears_setuid(d):
     assert stat.S_IMODE(os.stat(f'{d}/f').st_mode) == 0o755
 
 
+@pytest.mark.parametrize('passthrough', ['auto', 'off'])
+def test_a_reader_that_asks_for_it_leaves_the_access_time_alone(mount, passthrough):
+    s = mount(passthrough=passthrough).session().use()
+    write(s / 'f', 'text')
+    for more, moved in [(os.O_NOATIME, False), (0, True)]:
+        os.utime(s / 'f', (1000, 2000))
+        fd = os.open(s / 'f', os.O_RDONLY | more)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.read(fd, 10) == b'text'
+        os.close(fd)
+        assert (os.stat(s / 'f').st_atime > 1000) == moved
+
+
 def test_times_can_be_set_to_the_nanosecond(d):
     write(f'{d}/f', 'x')
     os.utime(f'{d}/f', ns=(1_000_000_001, 2_000_000_002))
