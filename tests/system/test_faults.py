@@ -5,6 +5,7 @@ happens, nothing elsewhere, and all is well again when the cause is gone."""
 import errno
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -364,3 +365,47 @@ def test_without_fanotify_changes_behind_show_within_the_short_timeouts_and_stat
     write(below(s, 'f'), 'longer')
     wait_for(lambda: os.path.exists(s / 'n') and read(s / 'f') == 'longer', 5)
     assert 'fanotify' in d.log()
+
+
+def test_a_directory_that_cannot_be_watched_has_short_timeouts_and_metrics_say_so(mount, compiled):
+    d = mount.prepare()
+    d.extra_env = without(compiled('without.c', '-shared', '-fPIC'), 'marks')
+    s = d.start().session().use()
+    write(s / 'f', 'x')
+    assert errno_of(os.stat, s / 'n') == 'ENOENT' and read(s / 'f') == 'x'
+    write(below(s, 'n'), 'x')
+    write(below(s, 'f'), 'longer')
+    wait_for(lambda: os.path.exists(s / 'n') and read(s / 'f') == 'longer', 5)
+    assert d.metrics()['wsmfs_watch_failures_total'] >= 1
+
+
+def test_when_notices_overflow_all_is_asked_anew_and_metrics_say_so(mount, compiled):
+    """The daemon stands still while more happens behind the mount than the kernel keeps notices of."""
+    most = int(read('/proc/sys/fs/fanotify/max_queued_events'))
+    if most > 50000:
+        pytest.skip(f'the kernel keeps {most} notices here')
+    d = mount.prepare()
+    d.extra_env = without(compiled('without.c', '-shared', '-fPIC'), 'queue')
+    s = d.start().session().use()
+    os.makedirs(s / 'd/many')
+    os.mkdir(s / 'd/few')
+    for name in ['f', 'gone', 'few/f']:
+        write(s / f'd/{name}', 'x')
+    os.listdir(s / 'd/many')
+
+    def look():
+        return [errno_of(os.stat, s / f'd/{name}') or read(s / f'd/{name}') for name in ['f', 'gone', 'few/f', 'new']]
+    assert look() == ['x', 'x', 'x', 'ENOENT']
+    os.kill(d.pid, signal.SIGSTOP)
+    try:
+        for i in range(most + 10):
+            os.mknod(below(s, f'd/many/{i}'))
+        write(below(s, 'd/f'), 'longer')
+        write(below(s, 'd/few/f'), 'longer')
+        os.unlink(below(s, 'd/gone'))
+        write(below(s, 'd/new'), 'new')
+    finally:
+        os.kill(d.pid, signal.SIGCONT)
+    wait_for(lambda: d.metrics().get('wsmfs_watch_overflows_total', 0) >= 1, 30)
+    wait_for(lambda: look() == ['longer', 'ENOENT', 'longer', 'new'], 20)
+    assert len(os.listdir(s / 'd/many')) == most + 10

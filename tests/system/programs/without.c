@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Preloaded: makes system calls fail as on a kernel or in a container that does not have them.
  * WSMFS_TEST_WITHOUT names them, separated by commas: openat2, fanotify, evictable (marks that do
- * not hold their directory in memory), handles (name_to_handle_at), birth (statx tells no birth
+ * not hold their directory in memory), marks (none is to be had any more), queue (one without a limit,
+ * which only root has), handles (name_to_handle_at), birth (statx tells no birth
  * time), renameat2, copy_file_range. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -58,6 +59,8 @@ long syscall(long number, ...)
 
 int fanotify_init(unsigned flags, unsigned event_flags)
 {
+    if (gone("queue"))
+        flags &= ~(unsigned)FAN_UNLIMITED_QUEUE;
     return gone("fanotify") ? fail(ENOSYS) : NEXT(fanotify_init)(flags, event_flags);
 }
 
@@ -65,6 +68,8 @@ int fanotify_mark(int fd, unsigned flags, uint64_t mask, int dir, const char *pa
 {
     if ((flags & FAN_MARK_EVICTABLE) && gone("evictable"))
         return fail(EINVAL);
+    if (gone("marks"))
+        return fail(ENOSPC);
     return NEXT(fanotify_mark)(fd, flags, mask, dir, path);
 }
 
