@@ -68,6 +68,16 @@ static bool read_holder(int fd, struct holder *h)
 
 /* ── taking it ───────────────────────────────────────────────────────────────────────────── */
 
+/* As the kernel has it in mind: nobody is asked who may not answer. */
+static bool is_mounted(const char *path)
+{
+    struct statx st;
+
+    if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW, 0, &st) < 0)
+        return errno != ENOENT;
+    return !(st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) || (st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
 static int busy(const struct statedir *s, const struct holder *h, bool known, struct err *e)
 {
     if (!known)
@@ -76,6 +86,11 @@ static int busy(const struct statedir *s, const struct holder *h, bool known, st
         return err_set(e, -EBUSY,
                        "the wsmfs of process %ld (%s) is still closing its workspaces and did not end in time",
                        h->pid, h->mountpoint);
+    if (!is_mounted(h->mountpoint))
+        return err_set(e, -EBUSY,
+                       "process %ld still serves the mount that was on %s to another mount namespace (of a container, "
+                       "say), with the state directory %s: end what has it there, or the process with kill %ld",
+                       h->pid, h->mountpoint, s->path, h->pid);
     return err_set(e, -EBUSY,
                    "%s is mounted by process %ld with the state directory %s: give this mount another one with "
                    "-o state_dir=DIR",

@@ -532,6 +532,22 @@ def test_a_second_mount_with_the_same_state_directory_is_refused_by_name(daemon,
     write(daemon.session() / 'f', 'x')
 
 
+@pytest.mark.root
+def test_a_start_says_who_still_has_the_mount_that_is_gone_from_here(daemon, mount):
+    """A mount namespace that was copied from ours keeps the mount, and the daemon with it."""
+    keeper = daemon.popen('unshare', '-m', 'sleep', '300')
+    wait_for(lambda: os.readlink(f'/proc/{keeper.pid}/ns/mnt') != os.readlink('/proc/self/ns/mnt'))
+    run('umount', daemon.mnt)
+    other = mount.prepare(source=daemon.source)
+    other.opts['state_dir'] = daemon.opts['state_dir']
+    code, text = mount_fails(other)
+    assert code == 1 and f'process {daemon.pid} still serves' in text and 'another mount namespace' in text, text
+    keeper.kill()
+    keeper.wait(60)
+    daemon.proc.wait(60)
+    other.start()
+
+
 # ── others ──────────────────────────────────────────────────────────────────────────────────
 
 def test_notify_socket_is_told_when_the_mount_answers(mount):
