@@ -104,6 +104,12 @@ static bool is_directory(int dir, const struct dirent *d)
     return fstatat(dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* mkfs made it, where the base directory is the root of a file system. */
+static bool is_lost_and_found(const struct node *parent, const char *name)
+{
+    return parent->pub.level == PLACE_ROOT && strcmp(name, "lost+found") == 0;
+}
+
 /* Makes known what is found in one directory of the layout, whose place is `parent`. */
 static void scan_level(struct node *parent, int fd)
 {
@@ -117,7 +123,7 @@ static void scan_level(struct node *parent, int fd)
         return;
     }
     for (struct dirent *d; (d = readdir(dir));) {
-        if (!name_valid(d->d_name) || !is_directory(dirfd(dir), d))
+        if (!name_valid(d->d_name) || !is_directory(dirfd(dir), d) || is_lost_and_found(parent, d->d_name))
             continue;
         pthread_mutex_lock(&m->names_lock);
         struct node *n = node_child_locked(parent, d->d_name);

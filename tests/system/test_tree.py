@@ -171,6 +171,7 @@ def test_tar_of_sessions_that_are_closed_sees_no_directory_change(daemon):
 def test_workspaces_on_disk_are_found_at_the_start(mount):
     daemon = mount.prepare(isolation='per_session')
     os.makedirs(f'{daemon.basedir}/alice/coder/s1', 0o700)
+    os.mkdir(f'{daemon.basedir}/lost+found', 0o700)  # the base directory may be the root of a file system
     for path in [daemon.basedir, f'{daemon.basedir}/alice', f'{daemon.basedir}/alice/coder']:
         os.chmod(path, 0o700)
     write(f'{daemon.basedir}/alice/coder/s1/old', 'x')
