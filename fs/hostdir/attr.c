@@ -16,12 +16,40 @@ int host_statx(int dirfd, const char *name, struct statx *st)
     return statx(dirfd, name, flags, HSTATX_MASK, st) < 0 ? -errno : 0;
 }
 
+bool hostdir_tenant(const struct hostdir *hd, uid_t *uid, gid_t *gid)
+{
+    return workspace_tenant(hd->ws, uid, gid);
+}
+
+bool hostdir_foreign(const struct hostdir *hd)
+{
+    uid_t uid;
+    gid_t gid;
+    return workspace_foreign_ids(hd->ws) && hostdir_tenant(hd, &uid, &gid);
+}
+
+bool hostdir_note_tenant(struct hostdir *hd)
+{
+    uid_t uid = 0;
+    gid_t gid = 0;
+    bool tenant = hostdir_tenant(hd, &uid, &gid);
+    bool changed = tenant != hd->tenant || uid != hd->uid || gid != hd->gid;
+    hd->tenant = tenant;
+    hd->uid = uid;
+    hd->gid = gid;
+    return changed;
+}
+
 void hostdir_owner(const struct hostdir *hd, uid_t *uid, gid_t *gid)
 {
     struct stat st;
-    bool foreign = hd->foreign && fstat(workspace_files_fd(hd->ws), &st) == 0;
-    *uid = foreign ? st.st_uid : hd->uid;
-    *gid = foreign ? st.st_gid : hd->gid;
+    *uid = 0;
+    *gid = 0;
+    hostdir_tenant(hd, uid, gid);
+    if (hostdir_foreign(hd) && fstat(workspace_files_fd(hd->ws), &st) == 0) {
+        *uid = st.st_uid;
+        *gid = st.st_gid;
+    }
 }
 
 static struct timespec time_of(struct statx_timestamp t)
@@ -31,12 +59,15 @@ static struct timespec time_of(struct statx_timestamp t)
 
 void host_attr(const struct hostdir *hd, const struct statx *st, struct stat *out)
 {
+    uid_t uid = st->stx_uid;
+    gid_t gid = st->stx_gid;
+    hostdir_tenant(hd, &uid, &gid);
     *out = (struct stat){
         .st_ino = st->stx_ino,
         .st_mode = st->stx_mode,
         .st_nlink = st->stx_nlink,
-        .st_uid = hd->tenant ? hd->uid : st->stx_uid,
-        .st_gid = hd->tenant ? hd->gid : st->stx_gid,
+        .st_uid = uid,
+        .st_gid = gid,
         .st_rdev = makedev(st->stx_rdev_major, st->stx_rdev_minor),
         .st_size = (off_t)st->stx_size,
         .st_blksize = st->stx_blksize,
@@ -171,7 +202,7 @@ static bool is_foreign_setid(struct call *c, int fd)
     struct stat st;
     uid_t uid;
     gid_t gid;
-    if (!c->hd->tenant || !(c->attr.st_mode & (S_ISUID | S_ISGID)) || fstat(fd, &st) < 0)
+    if (!hostdir_tenant(c->hd, &uid, &gid) || !(c->attr.st_mode & (S_ISUID | S_ISGID)) || fstat(fd, &st) < 0)
         return false;
     hostdir_owner(c->hd, &uid, &gid);
     return S_ISREG(st.st_mode) && (st.st_uid != uid || st.st_gid != gid);
@@ -207,9 +238,11 @@ static int set_ids(struct call *c, int fd)
 {
     uid_t uid = c->to_set & FUSE_SET_ATTR_UID ? c->attr.st_uid : (uid_t)-1;
     gid_t gid = c->to_set & FUSE_SET_ATTR_GID ? c->attr.st_gid : (gid_t)-1;
-    if (!c->hd->tenant)
+    uid_t own_uid;
+    gid_t own_gid;
+    if (!hostdir_tenant(c->hd, &own_uid, &own_gid))
         return fchownat(fd, "", uid, gid, AT_EMPTY_PATH) < 0 ? -errno : 0;
-    bool own = (uid == (uid_t)-1 || uid == c->hd->uid) && (gid == (gid_t)-1 || gid == c->hd->gid);
+    bool own = (uid == (uid_t)-1 || uid == own_uid) && (gid == (gid_t)-1 || gid == own_gid);
     if (!own && fuse_req_ctx(c->req)->uid != 0)
         return -EPERM;
     return clear_setid(c, fd);

@@ -100,12 +100,13 @@ void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int d
                   struct creds *saved)
 {
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
-    uid_t uid = hd->tenant ? hd->uid : ctx->uid;
-    gid_t gid = hd->tenant ? hd->gid : ctx->gid;
+    uid_t uid = ctx->uid;
+    gid_t gid = ctx->gid;
+    bool tenant = hostdir_tenant(hd, &uid, &gid);
     *saved = (struct creds){0};
     if (!fs->as_callers)
         return;
-    if (hd->foreign)
+    if (hostdir_foreign(hd))
         owner_by_directory(hd, dir_fd, mode, &uid, &gid);
     if (uid == 0 && gid == 0) {
         saved->changed = *mode & (S_ISUID | S_ISGID);
@@ -113,7 +114,7 @@ void creds_assume(struct fs *fs, fuse_req_t req, const struct hostdir *hd, int d
             creds_raise_fsetid();
         return;
     }
-    if (!hd->tenant && groups_matter(dir_fd, *mode)) {
+    if (!tenant && groups_matter(dir_fd, *mode)) {
         gid_t groups[256];
         int n = fuse_req_getgroups(req, array_size(groups), groups);
         if (n >= 0) {

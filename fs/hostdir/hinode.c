@@ -549,8 +549,7 @@ static struct hostdir *make_hostdir(struct fs *fs, struct workspace *ws)
     hd->ws = ws;
     hd->attached = true;
     list_append(&fs->hinodes->attached, &hd->all);
-    hd->tenant = workspace_tenant(ws, &hd->uid, &hd->gid);
-    hd->foreign = hd->tenant && workspace_foreign_ids(ws);
+    hostdir_note_tenant(hd);
     workspace_ref(ws);
     return hd;
 }
@@ -617,6 +616,14 @@ void hostdir_closed(struct workspace *ws, void *arg)
         hinode_unref(fs, &hd->root.h);
     }
     hinodes_unlock(fs);
+}
+
+void hostdirs_note_tenants(struct fs *fs)
+{
+    list_for_each(l, &fs->hinodes->attached) {
+        struct hostdir *hd = container_of(l, struct hostdir, all);
+        hd->reshown = hostdir_note_tenant(hd);
+    }
 }
 
 void hostdirs_drain(struct fs *fs)

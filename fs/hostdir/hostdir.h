@@ -83,11 +83,20 @@ struct hostdir {
     bool              attached; /* workspace_fs_data points here, which counts as a reference */
     bool              closed;   /* the workspace is: detach with the last node */
     atomic_bool       dead;     /* destroyed: every node is stale */
-    bool              tenant;   /* ids are shown and set as the tenant's */
-    bool              foreign;  /* and on disk they are the sandbox's own: see hostdir_owner() */
+    bool              reshown;  /* what follows has changed; during tree_reloaded() */
+    bool              tenant;   /* of whom the kernel was told its files are: hostdir_tenant() of the time; nodes.lock */
     uid_t             uid;
     gid_t             gid;
 };
+
+/* Whether ids are shown and set as the tenant's, and which those are (else untouched). A reload may change it. */
+bool hostdir_tenant(const struct hostdir *hd, uid_t *uid, gid_t *gid);
+/* Whether on disk they are then the sandbox's own: see hostdir_owner(). */
+bool hostdir_foreign(const struct hostdir *hd);
+/* Notes what hostdir_tenant() says now; true when that was something else before. nodes.lock held. */
+bool hostdir_note_tenant(struct hostdir *hd);
+/* Does so for all and sets `reshown` of each. nodes.lock held. */
+void hostdirs_note_tenants(struct fs *fs);
 
 /* A directory as one session sees it. */
 struct dir_node {

@@ -126,7 +126,25 @@ void hostdir_expire(struct workspace *ws, void *arg)
     coherence_deliver_bounded(fs, &ns, true);
 }
 
-/* Names of users are looked up anew, and everybody's owner and mode are asked for. */
+/* Whose file is it; NULL: of no workspace. nodes.lock held. */
+static const struct hostdir *hostdir_of(const struct node *n)
+{
+    const struct hdir *d;
+    switch (n->kind) {
+    case NODE_DIR:
+        d = container_of(n, const struct dir_node, n)->hi;
+        return d ? d->h.hd : NULL;
+    case NODE_FILE:
+        return ((const struct hfile *)n->owner)->h.hd;
+    case NODE_LINK:
+        return container_of(n, const struct link_node, n)->hi->h.hd;
+    default:
+        return NULL;
+    }
+}
+
+/* Names of users are looked up anew, and everybody's owner and mode are asked for; those of files where they
+ * have become another's. */
 static void notice_node(void *object, void *arg)
 {
     struct node *n = object;
@@ -146,6 +164,8 @@ static void notice_node(void *object, void *arg)
         notices_inode(ns, n->id, true);
         break;
     default:
+        if (hostdir_of(n) && hostdir_of(n)->reshown)
+            notices_inode(ns, n->id, true);
         break;
     }
 }
@@ -154,6 +174,7 @@ void tree_reloaded(struct fs *fs)
 {
     struct notices ns = {0};
     hinodes_lock(fs);
+    hostdirs_note_tenants(fs);
     idtable_each(fs->nodes.ids, notice_node, &ns);
     hinodes_unlock(fs);
     coherence_deliver_bounded(fs, &ns, false);

@@ -105,6 +105,32 @@ def test_a_user_added_by_a_reload_gets_in(mount):
     wait_for(lambda: as_bob(lambda: errno_of(write, bob / 'f', 'x')) is None)
 
 
+def test_a_reload_that_says_whose_a_user_is_gives_that_one_the_files_too(mount):
+    """Of a workspace that is in use, with what the kernel has in its caches; and takes them from the other."""
+    daemon = mount(allow_other=True, config='[user bob]\n')
+    s = daemon.session('bob/coder/s1').use()
+    os.mkdir(s / 'd')
+    write(s / 'd/f', 'x')
+    os.symlink('d/f', s / 'l')
+
+    def work(text):
+        with open(s / 'l', 'a', encoding='utf-8') as f:
+            f.write(text)
+        write(s / f'd/{text}', text)
+        return {os.lstat(s / name).st_uid for name in ['', 'd', 'd/f', 'l', f'd/{text}']}
+    assert os.stat(s / 'd/f').st_uid == 0
+    daemon.set_config(TWO_USERS)
+    daemon.ctl('reload')
+    assert as_bob(lambda: work('b')) == {BOB_UID}
+    s.ctl('close')
+    assert as_bob(lambda: work('c')) == {BOB_UID}
+    daemon.set_config(f'[user bob]\nuid = {ALICE_UID}\n')
+    daemon.ctl('reload')
+    assert as_alice(lambda: work('d')) == {ALICE_UID}
+    assert as_bob(lambda: errno_of(read, s / 'd/f')) == 'EACCES'
+    assert read(s / 'd/f') == 'xbcd'
+
+
 # ── modes of files ──────────────────────────────────────────────────────────────────────────
 
 class Common:
