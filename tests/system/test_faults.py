@@ -398,7 +398,9 @@ def test_when_notices_overflow_all_is_asked_anew_and_metrics_say_so(mount, compi
     assert look() == ['x', 'x', 'x', 'ENOENT']
     os.kill(d.pid, signal.SIGSTOP)
     try:
-        for i in range(most + 10):
+        wait_for(lambda: {read(f'/proc/{d.pid}/task/{t}/stat').rsplit(') ')[1][0]
+                          for t in os.listdir(f'/proc/{d.pid}/task')} == {'T'})
+        for i in range(most + 100):
             os.mknod(below(s, f'd/many/{i}'))
         write(below(s, 'd/f'), 'longer')
         write(below(s, 'd/few/f'), 'longer')
@@ -408,4 +410,4 @@ def test_when_notices_overflow_all_is_asked_anew_and_metrics_say_so(mount, compi
         os.kill(d.pid, signal.SIGCONT)
     wait_for(lambda: d.metrics().get('wsmfs_watch_overflows_total', 0) >= 1, 30)
     wait_for(lambda: look() == ['longer', 'ENOENT', 'longer', 'new'], 20)
-    assert len(os.listdir(s / 'd/many')) == most + 10
+    assert len(os.listdir(s / 'd/many')) == most + 100

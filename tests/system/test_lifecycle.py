@@ -269,7 +269,7 @@ def test_a_dead_mount_with_a_working_directory_and_open_files_in_it_is_replaced(
     sleeper = daemon.popen('sleep', '600', cwd=s.path)
     try:
         daemon.kill()
-        assert errno_of(os.listdir, daemon.mnt) == 'ENOTCONN'
+        assert errno_of(os.listdir, daemon.mnt) in ('ENOTCONN', 'ECONNABORTED')
         daemon.start()
         assert read(s / 'f') == 'x'
         assert len(mountinfo(daemon.mnt)) == 1
