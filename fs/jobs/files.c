@@ -36,6 +36,8 @@ static bool charge_locked(struct job *j, size_t more, size_t less)
 {
     if (more > less && (more - less > JOB_FILES_MAX_BYTES || j->file_bytes + (more - less) > JOB_FILES_MAX_BYTES))
         return false;
+    if (!job_hold_locked(j, more, less))
+        return false;
     j->file_bytes += more;
     j->file_bytes -= less;
     return true;
@@ -71,7 +73,7 @@ static void drop_locked(struct job_file *f)
 {
     if (atomic_fetch_sub(&f->refs, 1) != 1)
         return;
-    f->job->file_bytes -= f->size + FILE_COST;
+    charge_locked(f->job, 0, f->size + FILE_COST);
     file_free(f);
 }
 

@@ -33,6 +33,7 @@
 
 /* Jobs of one session that were made and not started; a directory costs memory alone. */
 #define NEW_JOBS_MAX 10000
+#define JOB_COST_BYTES 2048 /* of memory, of one that has not ended, about */
 
 #define SPARES_MAX       64
 #define SPARE_NAME_BYTES (KEY_HEX + 8)
@@ -50,6 +51,7 @@ struct share {
     struct table_link by_user;
     char             *user;
     _Atomic uint64_t  used_bytes;
+    _Atomic uint64_t  memory_bytes; /* what they take of ours */
 };
 
 struct job_session {
@@ -159,6 +161,7 @@ struct job {
     /* Held while the job's input is stored or its record written, which is I/O: who does the same to
      * this job waits, and nobody else. Before job.lock. */
     pthread_mutex_t io_lock;
+    uint64_t     record_bytes;   /* of its record, where it is large: counted in the share; io_lock */
     bool         unrecorded;     /* its record was removed, whose file may be another's: io_lock */
     /* Held while the job's output is stored, which is I/O: who stores goes on where the last one ended. Before
      * job.lock; guards what follows. */
@@ -177,6 +180,9 @@ struct job {
     unsigned     writers;
     unsigned     hidden;         /* bits of texts whose names were removed */
     size_t       file_bytes;
+    size_t       held_bytes;     /* of the share's memory */
+    unsigned     text_users;     /* who reads the texts without the lock */
+    bool         in_record;      /* the texts are */
     uint64_t     last_file;
     unsigned     spool_users;
     bool         dropping;
@@ -252,6 +258,10 @@ int jobs_load(struct jobs *js, struct err *e);
 struct job *job_new(struct jobs *js);
 /* Sets what follows from its key. It has no files yet. */
 void job_set_key(struct job *j, const struct link_id *key);
+/* Its record counts as what it is on the disk, where its texts are long; others are small. No other thread has it, or
+ * job.io_lock held. */
+bool job_record_is_large(const struct job *j);
+void job_record_count(struct job *j);
 int  job_write_record(struct job *j, enum record_part part);
 /* Something has changed for those who wait for it. No lock of ours held by the caller matters. */
 void job_news(struct job *j);
@@ -267,6 +277,17 @@ void job_end(struct job *j, const struct link_exit *x);
 bool job_fail(struct job *j, enum link_end kind, const struct err *e);
 /* It was killed before any guest was asked for it. */
 void job_end_early(struct job *j);
+
+/* ── memory.c ── */
+/* job.lock held: it holds so many bytes more and less. False: its user's jobs have too many. */
+bool job_hold_locked(struct job *j, size_t more, size_t less);
+/* While its texts are read without its lock. */
+void job_texts_use(struct job *j);
+void job_texts_unuse(struct job *j);
+/* Long texts of a job that has ended are left to its record, once nobody uses them. No lock held. */
+void job_texts_settle(struct job *j);
+/* One that was, malloc'ed; NULL: the job has been removed, or it cannot be read. No lock held. */
+char *job_text_stored(struct job *j, enum job_text which, size_t size);
 
 /* ── files.c ── */
 void job_files_free(struct job *j);
@@ -348,6 +369,7 @@ void jobs_room_task(struct task *t);
 /* Whether the job's user may store more: as much as is left for everybody, so that one alone can never have more than
  * half of it, and whoever comes next always finds some. */
 bool job_share_has_room(const struct job *j);
+int  job_spool_full(struct err *e); /* -EDQUOT with a sentence */
 /* These bytes of it, which are on the disk, count from now on, or no longer. */
 void job_charge(struct job *j, uint64_t bytes);
 void job_give_back(struct job *j, uint64_t bytes);

@@ -9,6 +9,7 @@
 #include "fs/jobs/internal.h"
 
 #define UNASKED_MAX 3
+#define LARGE_RECORD_BYTES (64u << 10)
 
 static void end_run(struct task *t);
 static void news_run(struct task *t);
@@ -54,6 +55,7 @@ void job_unref(struct job *j)
         return;
     spool_close(&j->spool);
     job_files_free(j);
+    job_memory_give(j, j->held_bytes);
     job_stdin_finish(j);
     if (j->guest)
         guest_unref(j->guest);
@@ -82,9 +84,32 @@ enum job_state job_state(struct job *j)
 
 /* ── its files ───────────────────────────────────────────────────────────────────────── */
 
-int job_write_record(struct job *j, enum record_part part)
+bool job_record_is_large(const struct job *j)
+{
+    size_t texts = 0;
+
+    for (int i = 0; i < JOB_TEXTS; i++)
+        texts += j->rec.texts[i].size;
+    return texts >= LARGE_RECORD_BYTES;
+}
+
+void job_record_count(struct job *j)
+{
+    char name[KEY_HEX + 8];
+    struct stat st;
+
+    snprintf(name, sizeof(name), "%s.record", j->hex);
+    if (!job_record_is_large(j) || fstatat(j->jobs->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        (uint64_t)st.st_size <= j->record_bytes)
+        return;
+    job_charge(j, (uint64_t)st.st_size - j->record_bytes);
+    j->record_bytes = (uint64_t)st.st_size;
+}
+
+static int write_record(struct job *j, enum record_part part)
 {
     scoped_lock(&j->io_lock);
+    int r;
 
     if (j->unrecorded)
         return 0;
@@ -93,7 +118,25 @@ int job_write_record(struct job *j, enum record_part part)
         snprintf(name, sizeof(name), "%s.record", j->hex);
         spares_take(&j->jobs->spares, j->jobs->dir_fd, name);
     }
-    return record_write(j->jobs->dir_fd, j->hex, &j->rec, part);
+    r = record_write(j->jobs->dir_fd, j->hex, &j->rec, part);
+    if (r == 0 && part == RECORD_ALL)
+        job_record_count(j);
+    return r;
+}
+
+int job_write_record(struct job *j, enum record_part part)
+{
+    int r;
+
+    if (part != RECORD_ALL)
+        return write_record(j, part);
+    job_texts_use(j); /* it may be killed and end meanwhile */
+    r = write_record(j, part);
+    pthread_mutex_lock(&j->lock);
+    j->in_record = j->in_record || r == 0;
+    pthread_mutex_unlock(&j->lock);
+    job_texts_unuse(j);
+    return r;
 }
 
 void job_spool_use(struct job *j)
@@ -302,6 +345,7 @@ static void end_run(struct task *t)
     job_tell(j);
     job_record_end(j);
     job_stdin_over(j);
+    job_texts_settle(j);
     let_go(j);
     job_spool_unuse(j);
     count_end(j);

@@ -93,14 +93,20 @@ enum job_state job_state(struct job *j);
 
 enum job_text { JOB_CMD, JOB_ARGV, JOB_CWD, JOB_ENV, JOB_TIMEOUT, JOB_TTY, JOB_USER, JOB_TEXTS };
 
-/* A copy (malloc'ed, NULL when out of memory), its size, when it last changed (wall clock). */
+/* What somebody holds in memory for a job counts for its user. False: those have too much already. */
+bool job_memory_take(struct job *j, size_t bytes);
+void job_memory_give(struct job *j, size_t bytes);
+int  job_memory_full(struct err *e); /* -EDQUOT with a sentence */
+
+/* A copy (malloc'ed, NULL when out of memory or it cannot be read any more; may read a file), its size, when it last changed (wall clock). */
 char *job_text(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms);
 /* The last two alone. */
 void job_text_stat(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms);
 /* Writes at an offset. -EBUSY: it has been started. -EFBIG. -EINVAL with a sentence: the text would
- * mean nothing, and stays as it was. -EDQUOT: cmd and argv alone: it could not be started now. */
+ * mean nothing, and stays as it was. -EDQUOT: its user's jobs take too much memory; cmd and argv: it could not be
+ * started now. */
 int job_text_write(struct job *j, enum job_text which, const void *data, size_t size, uint64_t at, struct err *e);
-/* Cuts or fills with zeros. Does nothing to a job that has been started. */
+/* Cuts or fills with zeros. Does nothing to a job that has been started. -EFBIG, -EDQUOT. */
 int job_text_truncate(struct job *j, enum job_text which, uint64_t size);
 /* Whether a close of it would be refused: what is known to be wrong by now. */
 int job_text_check(struct job *j, enum job_text which, struct err *e);

@@ -73,6 +73,7 @@ static struct job *load_job(struct jobs *js, const char *name)
     j->state = r.ended ? JOB_ENDED : JOB_STARTING;
     j->ending = j->recorded = r.ended;
     j->accepted = true;
+    j->in_record = true;
     atomic_store(&j->has_files, true);
     job_set_key(j, &key);
     atomic_store(&j->in.has_file, true);
@@ -130,6 +131,8 @@ static int add(struct jobs *js, struct job *j)
     if (r < 0)
         return r;
     job_charge(j, spool_kept(&j->spool));
+    job_record_count(j);
+    job_texts_settle(j);
     if (j->state == JOB_ENDED)
         jobs_keep(j);
     else

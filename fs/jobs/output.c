@@ -27,6 +27,11 @@ bool job_must_not_wait(const struct job *j)
     return atomic_load(&j->extra_bytes) == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns);
 }
 
+int job_spool_full(struct err *e)
+{
+    return err_set(e, -EDQUOT, "what this user's jobs keep on the disk leaves no room (spool_max): remove ended ones");
+}
+
 /* Whoever reads has had all of it: what comes next is not kept for long, however full it is of other jobs' output. */
 static bool is_all_read(struct job *j)
 {

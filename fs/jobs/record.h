@@ -16,6 +16,7 @@ struct record_text {
     char  *text; /* may hold NUL bytes; NULL: empty */
     size_t size;
     int64_t changed_ms;
+    bool    stored; /* `text` is NULL, and in the file alone */
 };
 
 struct record {

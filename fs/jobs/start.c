@@ -45,6 +45,8 @@ static int check_all(struct job *j, struct err *e)
         if (r < 0)
             return r;
     }
+    if (job_record_is_large(j) && !job_share_has_room(j))
+        return job_spool_full(e);
     return session_job_begin(j->place, false, &j->ws, e);
 }
 
@@ -384,13 +386,16 @@ void job_spawn_on(struct job *j, struct guest *g)
     };
     struct plan p = { 0 };
     struct err e = { 0 };
-    int r = plan_spawn(j, g->ws, &p, &s, &e);
+    int r;
 
+    job_texts_use(j); /* it may be killed and end meanwhile */
+    r = plan_spawn(j, g->ws, &p, &s, &e);
     if (r == 0)
         r = name_guest(j, g, &e);
     if (r == 0)
         r = ask(j, g, &s, &e);
     plan_finish(&p);
+    job_texts_unuse(j);
     /* One that has ended meanwhile has left the guest before it came to it; one that was taken from the guest is
      * the next life's. */
     if (r == -ECANCELED || (r < 0 && !job_fail(j, j->taken_over ? LINK_END_LOST : LINK_END_FAILED, &e)))

@@ -348,7 +348,7 @@ static int store(struct job *j, const void *data, size_t size, struct err *e)
     if (is_over(j))
         return err_set(e, -EPIPE, "nobody reads the job's standard input");
     if (is_too_much(j))
-        return err_set(e, -EDQUOT, "the output and input of this user's jobs leave no room (spool_max): remove ended jobs");
+        return job_spool_full(e);
     r = make_file(j);
     if (r == 0)
         r = append(j, data, size, at);

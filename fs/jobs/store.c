@@ -224,7 +224,11 @@ static int insert(struct jobs *js, struct job *j, const char *path, struct err *
         r = err_set(e, -EEXIST, "there is a job of that name");
     else if (s->n_new >= NEW_JOBS_MAX)
         r = err_set(e, -EDQUOT, "%d jobs of this session have been made and not started", NEW_JOBS_MAX);
-    else if (!j->share || jobs_add_locked(s, j) < 0)
+    else if (!j->share)
+        r = err_set(e, -ENOMEM, "out of memory");
+    else if (!job_hold_locked(j, JOB_COST_BYTES, 0)) /* nobody else knows it yet */
+        r = job_memory_full(e);
+    else if (jobs_add_locked(s, j) < 0)
         r = err_set(e, -ENOMEM, "out of memory");
     else
         return 0;
@@ -279,14 +283,19 @@ static void remove_file(struct jobs *js, const char *hex, const char *kind)
 static void remove_record(struct job *j)
 {
     char name[KEY_HEX + 8];
-    scoped_lock(&j->io_lock);
+    uint64_t bytes;
     int r;
 
-    j->unrecorded = true;
     snprintf(name, sizeof(name), "%s.record", j->hex);
+    pthread_mutex_lock(&j->io_lock);
+    j->unrecorded = true;
     r = spares_give(&j->jobs->spares, j->jobs->dir_fd, name);
+    bytes = j->record_bytes;
+    j->record_bytes = 0;
+    pthread_mutex_unlock(&j->io_lock);
     if (r < 0)
         log_warning("the file %s of a removed job stays: %s", name, strerror(-r));
+    job_give_back(j, bytes);
 }
 
 /* Who has a stream or the log open goes on reading it. */

@@ -8,15 +8,20 @@
 
 char *job_text(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms)
 {
-    scoped_lock(&j->lock);
     const struct record_text *t = &j->rec.texts[which];
-    char *copy = malloc(t->size + 1);
+    char *copy = NULL;
+    bool stored;
 
+    pthread_mutex_lock(&j->lock);
+    stored = t->stored;
+    if (!stored)
+        copy = malloc(t->size + 1);
     if (copy && t->size)
         memcpy(copy, t->text, t->size);
     *size = t->size;
     *changed_ms = t->changed_ms ? t->changed_ms : j->rec.made_ms;
-    return copy;
+    pthread_mutex_unlock(&j->lock);
+    return stored ? job_text_stored(j, which, *size) : copy;
 }
 
 void job_text_stat(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms)
@@ -173,18 +178,21 @@ static char *merge(const struct record_text *t, const void *data, size_t size, u
     return text;
 }
 
-/* job.lock held. */
-static void put_locked(struct job *j, enum job_text which, char *text, size_t size)
+/* job.lock held. Takes over the text, unless there is no memory for it: false. */
+static bool put_locked(struct job *j, enum job_text which, char *text, size_t size)
 {
     struct record_text *t = &j->rec.texts[which];
     int64_t now_ms = wall_ms(), old_ms = t->changed_ms ? t->changed_ms : j->rec.made_ms;
 
+    if (!job_hold_locked(j, size, t->size))
+        return false;
     free(t->text);
     t->text = text;
     t->size = size;
     t->changed_ms = now_ms > old_ms ? now_ms : old_ms + 1; /* never the same for another text */
     if (which <= JOB_ARGV)
         j->last_written = which;
+    return true;
 }
 
 /* What the text would be; NULL and *r: it cannot be. */
@@ -220,7 +228,9 @@ static int put(struct job *j, enum job_text which, const void *data, size_t size
     scoped_lock(&j->lock);
     if (j->state != JOB_NEW)
         return err_set(e, -EBUSY, "the job was started before");
-    put_locked(j, which, steal_ptr(&text), new_size);
+    if (!put_locked(j, which, text, new_size))
+        return job_memory_full(e);
+    text = NULL;
     return 0;
 }
 
@@ -253,6 +263,8 @@ int job_text_truncate(struct job *j, enum job_text which, uint64_t size)
         return -ENOMEM;
     if (t->size && size)
         memcpy(text, t->text, t->size < size ? t->size : (size_t)size);
-    put_locked(j, which, text, (size_t)size);
-    return 0;
+    if (put_locked(j, which, text, (size_t)size))
+        return 0;
+    free(text);
+    return -EDQUOT;
 }

@@ -17,6 +17,7 @@ struct job_handle {
     struct place *place; /* referenced; NULL as above */
     const struct job_entry *file;
     char         *text;  /* what is read; NULL: the job's bytes */
+    size_t        held;  /* of the job's user's memory: the text, and the node's, which may be an old one */
     uint64_t      start, size; /* what is read: of the log its span, of a stream from its first byte kept */
     bool          bytes;  /* they are read until the end, whatever becomes of the job: it is counted as their user */
     bool          writes; /* a text that is written */
@@ -34,6 +35,8 @@ static void put_handle(struct job_handle *jh)
         return;
     if (jh->bytes)
         job_spool_unuse(jh->job);
+    if (jh->held)
+        job_memory_give(jh->job, jh->held);
     if (jh->job)
         job_unref(jh->job);
     if (jh->place)
@@ -224,6 +227,8 @@ static void open_handle(struct fs *fs, fuse_req_t req, const struct job_handle *
     if (r < 0) {
         free(jh);
         free(template->text);
+        if (template->held)
+            job_memory_give(template->job, template->held);
         drop_entry(fs, e);
         fuse_reply_err(req, -r);
         return;
@@ -252,22 +257,35 @@ static int begin_writing(struct job_node *jn, int flags)
     return flags & O_TRUNC ? job_text_truncate(jn->job, which, 0) : 0;
 }
 
+static int copy_text(struct job_node *jn, struct job_handle *jh)
+{
+    size_t held = 2 * (size_t)jn->size;
+    if (!job_memory_take(jn->job, held))
+        return -EDQUOT;
+    jh->text = malloc(jn->size + 1);
+    if (!jh->text) {
+        job_memory_give(jn->job, held);
+        return -ENOMEM;
+    }
+    memcpy(jh->text, jn->text, jn->size);
+    jh->held = held;
+    return 0;
+}
+
 void job_open_text(struct fs *fs, fuse_req_t req, struct job_node *jn, struct fuse_entry_param *entry,
                    struct fuse_file_info *fi)
 {
     struct job_handle jh = {.job = jn->job, .place = jn->place, .file = jn->file, .size = jn->size};
     jh.writes = jn->file->kind == JOB_KIND_TEXT && (fi->flags & O_ACCMODE) != O_RDONLY;
     int r = jh.writes ? begin_writing(jn, fi->flags) : 0;
-    if (r == 0 && !jh.writes) {
-        jh.text = malloc(jn->size + 1);
-        if (jh.text)
-            memcpy(jh.text, jn->text, jn->size);
-        r = jh.text ? 0 : -ENOMEM;
-    }
+    if (r == 0 && !jh.writes)
+        r = copy_text(jn, &jh);
     if (r < 0) {
         struct err e = {0};
         if (r == -EBUSY)
             err_set(&e, r, "the job was started before");
+        else if (r == -EDQUOT)
+            job_memory_full(&e);
         job_say(jn->place, &e);
         drop_entry(fs, entry);
         fuse_reply_err(req, -r);

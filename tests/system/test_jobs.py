@@ -346,9 +346,43 @@ def test_a_script_of_one_mebibyte_runs(fresh):
     line = '# ' + 'x' * 61 + '\n'
     script = line * ((1 << 20) // len(line) - 1) + 'echo end\n'
     assert output(fresh, script) == 'end\n'
+    assert Job(fresh, 'j').text('cmd') == script
     j = job(fresh, 'k')
     assert errno_of(write, j / 'cmd', '#' * ((1 << 20) + 1)) == 'EFBIG'
     assert j.state() == 'new'
+
+
+def test_a_tenants_jobs_take_a_bounded_part_of_the_daemons_memory(mount):
+    d = mount()
+    s, other = d.session('alice/coder/s1'), d.session('bob/coder/s1')
+    text = 'A=' + 'x' * 1000000
+    jobs = []
+    while (r := errno_of(lambda: write(jobs[-1] / 'env', text)) if jobs else None) is None:
+        jobs.append(job(s, f'j{len(jobs)}'))
+        assert len(jobs) < 1000
+    assert r == 'EDQUOT' and 'memory' in s.error()
+    assert d.memory_bytes() < 400 << 20
+    assert output(other, 'echo ran\n' + '#' * 500000) == 'ran\n'
+    os.rmdir(jobs[0].dir)
+    assert output(s, 'echo $A', name='after', env='A=b') == 'b\n'
+
+
+def test_texts_of_ended_jobs_take_disk_that_is_counted(mount):
+    """Ten scripts of a megabyte are more than half of the spool; they can be read all the same, and make room."""
+    d = mount(spool_max='8M')
+    s = d.session()
+    script = 'true\n' + '#' * 1000000
+    done = 0
+    while Job(s, f'j{done}').make().start(script).exit() == '0':
+        done += 1
+        assert done < 10
+    assert done >= 4 and 'spool_max' in Job(s, f'j{done}').exit()
+    d.restart()
+    assert Job(s, 'j1').text('cmd') == script
+    assert output(s, 'echo short', name='short') == 'short\n'
+    for i in range(done):
+        os.rmdir(Job(s, f'j{i}').dir)
+    assert output(s, script, name='again') == ''
 
 
 def test_a_command_with_a_nul_byte_is_refused(fresh):

@@ -243,7 +243,7 @@ def kill_daemon(d):
 def test_ended_jobs_are_there_after_a_restart(mount):
     d = mount()
     s = d.session()
-    run(s, 'echo out; echo err >&2; exit 5')
+    run(s, 'echo out; echo err >&2; exit 5 # ' + 'x' * 10000)
     before = {name: read(s.inner + f'/jobs/j/{name}') for name in ('cmd', 'stdout', 'stderr', 'log', 'exit', 'status')}
     d.restart()
     assert {name: read(s.inner + f'/jobs/j/{name}') for name in before} == before
