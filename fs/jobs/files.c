@@ -290,7 +290,7 @@ int job_file_to_text(struct job *j, const char *name, enum job_text which, struc
     return r;
 }
 
-int job_file_from_text(struct job *j, enum job_text which, const char *to)
+int job_file_from_text(struct job *j, enum job_text which, const char *to, bool keep)
 {
     size_t size;
     int64_t changed_ms;
@@ -300,7 +300,10 @@ int job_file_from_text(struct job *j, enum job_text which, const char *to)
 
     if (!text)
         return -ENOMEM;
-    job_file_remove(j, to);
+    if (job_state(j) != JOB_NEW)
+        return -EBUSY;
+    if (!keep)
+        job_file_remove(j, to);
     r = job_file_make(j, to, 0644, &f);
     if (r < 0)
         return r;

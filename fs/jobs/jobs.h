@@ -146,8 +146,9 @@ int job_file_remove(struct job *j, const char *name);                      /* -E
 int job_file_rename(struct job *j, const char *name, const char *to, bool keep);
 /* Its bytes become the text, and it is gone. As job_text_write(). */
 int job_file_to_text(struct job *j, const char *name, enum job_text which, struct err *e);
-/* The text's bytes become a file (in place of one of that name), and the text is empty. */
-int job_file_from_text(struct job *j, enum job_text which, const char *to);
+/* The text's bytes become a file (in place of one of that name; with `keep`: -EEXIST), and the text is empty. -EBUSY:
+ * the job has been started. */
+int job_file_from_text(struct job *j, enum job_text which, const char *to, bool keep);
 void job_files_each(struct job *j, void (*fn)(const char *name, uint64_t number, void *arg), void *arg);
 void job_file_ref(struct job_file *f);
 void job_file_unref(struct job_file *f);

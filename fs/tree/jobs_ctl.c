@@ -55,13 +55,28 @@ static char *take_line(struct ctl_run *c)
 
 static void run(struct ctl_run *c);
 
+/* What the guest has said no to. */
+static void say_refused(struct ctl_run *c)
+{
+    struct err e = {0};
+    if (c->status == -ENOTTY)
+        err_set(&e, c->status, "the job has no terminal: its size is written to tty before the start");
+    else if (c->status == -ESRCH)
+        err_set(&e, c->status, "the job has ended");
+    else
+        err_sys(&e, c->status, "the sandbox does not do it");
+    job_say(c->place, &e);
+}
+
 static void go_on(struct task *t)
 {
     struct ctl_run *c = container_of(t, struct ctl_run, task);
-    if (c->status < 0)
+    if (c->status < 0) {
+        say_refused(c);
         finish(c, c->status);
-    else
+    } else {
         run(c);
+    }
 }
 
 static void on_done(void *arg, int status)

@@ -364,6 +364,17 @@ static int rename_onto(struct job_dir *d, const char *name, const struct job_ent
     return job_start(d->job, which, false, e);
 }
 
+/* A text becomes a file, and its name is free: `cp --backup` makes a new one that must not be there. */
+static int rename_away(struct job_dir *d, const struct job_entry *from, const char *to, bool keep)
+{
+    if (from->kind != JOB_KIND_TEXT)
+        return -EPERM;
+    int r = job_file_from_text(d->job, (enum job_text)from->which, to, keep);
+    if (r == 0)
+        job_text_hide(d->job, (enum job_text)from->which, true);
+    return r;
+}
+
 static int job_rename_in(struct job_dir *d, const char *name, const char *to, unsigned flags, struct err *e)
 {
     const struct job_entry *from_fixed = job_entry_find(name), *to_fixed = job_entry_find(to);
@@ -374,8 +385,7 @@ static int job_rename_in(struct job_dir *d, const char *name, const char *to, un
     if (to_fixed)
         return flags & RENAME_NOREPLACE && !job_entry_hidden(d->job, to_fixed) ? -EEXIST : rename_onto(d, name, to_fixed, e);
     if (from_fixed)
-        return from_fixed->kind == JOB_KIND_TEXT ? job_file_from_text(d->job, (enum job_text)from_fixed->which, to)
-                                                 : -EPERM;
+        return rename_away(d, from_fixed, to, flags & RENAME_NOREPLACE);
     return job_file_rename(d->job, name, to, flags & RENAME_NOREPLACE);
 }
 

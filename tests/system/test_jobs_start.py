@@ -257,6 +257,15 @@ def test_an_editor_that_keeps_a_backup_starts_it_once(fresh):
     assert ran_once(fresh, j)
 
 
+def test_a_text_that_was_renamed_is_not_there_until_it_is_made_again(fresh):
+    j = job(fresh)
+    write(fresh / 'script', 'echo ran\n')
+    sh(f'cp --backup {fresh.path}/script {j.dir}/cmd')
+    assert j.exit() == '0' and j.text('stdout') == 'ran\n'
+    assert errno_of(os.rename, j / 'cmd', j / 'old') == 'EBUSY'
+    assert read(j / 'cmd') == 'echo ran\n'
+
+
 def test_stdout_and_exit_of_a_job_that_has_not_started_wait_for_it(fresh):
     j = job(fresh)
     out = Child(lambda: read(j / 'stdout'))

@@ -428,6 +428,7 @@ def test_resizing_without_a_terminal_is_refused(fresh):
     j = job(fresh).start('sleep 1000')
     j.wait_state('running')
     assert errno_of(j.ctl, 'resize 80x24') == 'ENOTTY'
+    assert 'no terminal' in fresh.error()
     j.ctl('kill')
     assert open_errno(j / 'ctl', os.O_RDONLY) == 'EACCES'
 
