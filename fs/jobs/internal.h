@@ -76,6 +76,8 @@ struct jobs {
     struct spares spares;
     struct pool *connectors;   /* where streams are made: may hang */
     struct link_loop *loop;
+    unsigned    spools_max;     /* how many running jobs may keep the files of their output open */
+    atomic_uint n_spools;       /* do */
     _Atomic uint64_t used_bytes; /* of all shares */
 
     pthread_mutex_t lock;      /* guards what follows; see the order above */
@@ -185,6 +187,7 @@ struct job {
     bool         in_record;      /* the texts are */
     uint64_t     last_file;
     unsigned     spool_users;
+    bool         spool_stays;    /* one of them is the running job itself */
     bool         dropping;
     struct list  listeners, readers, files;
     struct job_stdin in;
@@ -277,6 +280,9 @@ void job_end(struct job *j, const struct link_exit *x);
 bool job_fail(struct job *j, enum link_end kind, const struct err *e);
 /* It was killed before any guest was asked for it. */
 void job_end_early(struct job *j);
+/* As unuse; a job that runs will soon want them again, and keeps them open when not too many do. Until leave. */
+void job_spool_stay(struct job *j);
+void job_spool_leave(struct job *j);
 
 /* ── memory.c ── */
 /* job.lock held: it holds so many bytes more and less. False: its user's jobs have too many. */

@@ -154,6 +154,45 @@ void job_spool_unuse(struct job *j)
         spool_close(&j->spool);
 }
 
+/* job.lock held. */
+static bool may_stay_locked(struct job *j)
+{
+    struct jobs *js = j->jobs;
+
+    if (j->spool_stays || j->ending)
+        return false;
+    if (atomic_fetch_add(&js->n_spools, 1) < js->spools_max)
+        return true;
+    atomic_fetch_sub(&js->n_spools, 1);
+    return false;
+}
+
+void job_spool_stay(struct job *j)
+{
+    bool stays;
+
+    pthread_mutex_lock(&j->lock);
+    stays = may_stay_locked(j);
+    j->spool_stays = j->spool_stays || stays;
+    pthread_mutex_unlock(&j->lock);
+    if (!stays)
+        job_spool_unuse(j);
+}
+
+void job_spool_leave(struct job *j)
+{
+    bool stayed;
+
+    pthread_mutex_lock(&j->lock);
+    stayed = j->spool_stays;
+    j->spool_stays = false;
+    pthread_mutex_unlock(&j->lock);
+    if (!stayed)
+        return;
+    atomic_fetch_sub(&j->jobs->n_spools, 1);
+    job_spool_unuse(j);
+}
+
 /* ── who follows it ──────────────────────────────────────────────────────────────────────── */
 
 void job_listen(struct job *j, struct job_listener *l)
@@ -347,7 +386,7 @@ static void end_run(struct task *t)
     job_stdin_over(j);
     job_texts_settle(j);
     let_go(j);
-    job_spool_unuse(j);
+    job_spool_leave(j);
     count_end(j);
     jobs_keep(j);
     if (atomic_load(&j->sets_up))

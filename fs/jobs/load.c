@@ -197,7 +197,6 @@ static void take_over(struct job *j)
     if (r == 0 && j->rec.asked && j->rec.workspace && strcmp(j->rec.workspace, workspace_id(j->ws)) != 0)
         r = err_set(&e, -ENOENT, "the session has another workspace now");
     job_stdin_load(j);
-    job_spool_use(j); /* until its end */
     if (r < 0)
         job_fail(j, LINK_END_LOST, &e);
     else

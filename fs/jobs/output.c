@@ -299,14 +299,13 @@ static void on_output(struct link_job *lj, void *arg, enum link_stream stream, u
     (void)log_offset; /* the order in which pieces arrive is the one that is kept */
     if (atomic_load(&j->unsaved_bytes) == 0) /* else others come first */
         job_output_offer(j, (int)stream, data, len);
+    job_spool_use(j); /* the job may be ended meanwhile, and its last reader go */
     job_store(j, (int)stream, data, len);
-    if (!stall(j)) {
+    if (!stall(j))
         acknowledge(j);
-    } else { /* who has read all already would not come again for it */
-        job_spool_use(j); /* the job may be ended meanwhile, and its last reader go */
-        give_up_read(j, (enum job_stream)stream);
-        job_spool_unuse(j);
-    }
+    else
+        give_up_read(j, (enum job_stream)stream); /* who has read all already would not come again for it */
+    job_spool_stay(j);
     job_output_news(j, (int)stream);
 }
 

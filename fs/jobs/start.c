@@ -105,7 +105,6 @@ int job_start(struct job *j, enum job_text which, bool final, struct err *e)
         take_back(j);
         return r;
     }
-    job_spool_use(j); /* until its end */
     if (r < 0) {
         job_fail(j, LINK_END_FAILED, e);
         return r;
@@ -175,7 +174,6 @@ int job_start_in(struct job *j, struct guest *g, struct err *e)
         take_back(j);
         return r;
     }
-    job_spool_use(j); /* until its end */
     manager_count(j->jobs->manager, "wsmfs_job_starts_total", 1);
     if (!accept_start(j)) {
         job_end_early(j);

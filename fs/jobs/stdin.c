@@ -71,13 +71,13 @@ void job_stdin_load(struct job *j)
 
 /* ── letting go of the file ──────────────────────────────────────────────────────────────── */
 
-/* job.lock held: nobody uses its descriptor. One that nobody has open and that has not been started needs none, which
- * there may be very many of. */
+/* job.lock held: nobody uses its descriptor. One that nobody has open needs none before the start, nor when all of it has
+ * been handed on: there may be very many of both. */
 static bool is_idle_locked(const struct job *j)
 {
     const struct job_stdin *in = &j->in;
 
-    return !in->pumping && (in->over || (j->state == JOB_NEW && in->opens == 0));
+    return !in->pumping && (in->over || (in->opens == 0 && (j->state == JOB_NEW || in->end_sent || in->broken)));
 }
 
 static int take_idle_fd(struct job *j, bool *over)

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "fs/jobs/internal.h"
@@ -12,6 +13,10 @@
 /* A stream that hangs while it is being made holds one of these; nobody else waits for it. */
 #define CONNECTORS_MAX   1024
 #define CONNECTORS_STACK (256 << 10)
+
+/* Of three descriptors each. */
+#define SPOOLS_SHARE 16
+#define SPOOLS_MAX   4096
 
 /* ── tasks ───────────────────────────────────────────────────────────────────────────────── */
 
@@ -582,6 +587,15 @@ static int init(struct jobs *js, struct err *e)
     return js->loop ? jobs_load(js, e) : e->code;
 }
 
+/* A share of the descriptors, so that jobs which run and say little leave the others to files. */
+static unsigned spools_max(void)
+{
+    struct rlimit l;
+
+    return getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur / SPOOLS_SHARE > SPOOLS_MAX
+               ? SPOOLS_MAX : (unsigned)(l.rlim_cur / SPOOLS_SHARE);
+}
+
 int jobs_create(const struct jobs_setup *s, struct jobs **out, struct err *e)
 {
     struct jobs *js = calloc(1, sizeof(*js));
@@ -597,6 +611,7 @@ int jobs_create(const struct jobs_setup *s, struct jobs **out, struct err *e)
     js->sync = s->sync;
     js->arg = s->arg;
     js->dir_fd = -1;
+    js->spools_max = spools_max();
     spares_init(&js->spares);
     js->keep_timer.fire = keep_fire;
     js->keep_task.run = keep_run;

@@ -117,6 +117,7 @@ void job_save(struct job *j)
     struct link_exit end;
     bool ends, room;
 
+    job_spool_use(j);
     pthread_mutex_lock(&j->store_lock);
     room = save_locked(j, job_must_not_wait(j));
     ends = j->end_held && list_empty(&j->unsaved);
@@ -124,6 +125,7 @@ void job_save(struct job *j)
     if (ends)
         j->end_held = false;
     pthread_mutex_unlock(&j->store_lock);
+    job_spool_unuse(j);
     if (room)
         jobs_room(j->jobs);
     for (int s = 0; s < SPOOL_STREAMS; s++)
@@ -151,10 +153,12 @@ void job_save_last(struct job *j)
 {
     bool room;
 
+    job_spool_use(j);
     pthread_mutex_lock(&j->store_lock);
     room = save_locked(j, true);
     j->sealed = true;
     pthread_mutex_unlock(&j->store_lock);
+    job_spool_unuse(j);
     if (room)
         jobs_room(j->jobs);
 }

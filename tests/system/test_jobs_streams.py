@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from harness import Child, ChildDied, errno_of, in_child, open_errno, read, sh, wait_for, write
+from harness import WSMFS, Child, ChildDied, errno_of, in_child, open_errno, read, sh, wait_for, write
 from jobs import Job, files_kept, job, opened, output, readable, run
 from workbench import tmpfs
 
@@ -310,6 +310,25 @@ def test_input_of_jobs_that_do_not_run_costs_no_descriptor_and_of_ended_ones_no_
     assert run(s, 'cat', 'last', stdin='z')[1] == 'z'
     j = Job(s, 'new7').start('cat')
     assert j.out() == 'x\n'
+
+
+def test_running_jobs_leave_descriptors_to_others(mount):
+    d = mount.prepare()
+    d.program = f'{d.top}/limited'
+    write(d.program, f'#!/bin/sh\nulimit -n 1000\nexec {WSMFS} "$@"\n')
+    os.chmod(d.program, 0o755)
+    d.start()
+    s, other = d.session('alice/coder/s1'), d.session('bob/coder/s1')
+    made = [job(s, f'j{i}', stdin='x').start('cat; echo err >&2; until [ -e go ]; do sleep 1; done; echo end')
+            for i in range(250)]
+    for j in made:
+        j.wait_output('err', 200)
+    assert d.descriptors() < 500
+    write(other / 'file', 'text')
+    assert output(other, 'cat file') == 'text'
+    write(s / 'go', '')
+    for j in made:
+        assert j.exit(200) == '0' and j.text('stdout') == 'xend\n' and j.text('stderr') == 'err\n'
 
 
 def test_input_written_before_the_start_counts_in_the_spool(mount):
