@@ -201,6 +201,7 @@ struct job {
     atomic_bool  unasked;        /* its guest was lost before it was asked, or has refused it: another one is */
     bool         waited_out;     /* a guest that it waited for hung: on the thread of links alone */
     unsigned     unasked_times;  /* on the thread of links alone */
+    uint16_t     early_cols, early_rows; /* what its terminal was resized to before; 0: it was not */
     bool         taken_over;     /* an earlier life may have asked a guest for it; fixed before it is
                                   * handed on */
     bool         accepted;       /* its start is written down; before that nobody else ends it, since the start may be

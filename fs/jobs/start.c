@@ -357,16 +357,21 @@ static int name_guest(struct job *j, const struct guest *g, struct err *e)
 
 static int ask(struct job *j, struct guest *g, const struct link_spawn *s, struct err *e)
 {
+    struct link_spawn with = *s;
     scoped_lock(&g->lock);
     scoped_lock(&j->lock);
     int r;
 
+    if (s->tty && j->early_cols) {
+        with.cols = j->early_cols;
+        with.rows = j->early_rows;
+    }
     if (j->ending || list_empty(&j->in_guest))
         return -ECANCELED; /* nobody would let go of it */
     if (!g->link)
         return err_set(e, -EIO, "the sandbox was lost");
     job_ref(j); /* until `released` */
-    r = link_job_spawn(g->link, s, &job_link_ops, j, &j->link_job, e);
+    r = link_job_spawn(g->link, &with, &job_link_ops, j, &j->link_job, e);
     if (r < 0)
         atomic_fetch_sub(&j->refs, 1);
     return r;

@@ -110,10 +110,22 @@ static int ask_resize(struct link_job *lj, const char *word, uint32_t grace_ms, 
     return link_job_resize(lj, cols, rows, on_done, a);
 }
 
+/* job.lock held. Before the guest has it, it is told with the start: a terminal may be resized while a sandbox is made,
+ * and nobody would say it again. */
+static int resize_early(struct job *j, const char *word, struct err *e)
+{
+    if (!j->rec.texts[JOB_TTY].size)
+        return err_set(e, -ENOTTY, "the job has no terminal: its size is written to tty before the start");
+    return settings_tty(word, strlen(word), &j->early_cols, &j->early_rows, e);
+}
+
 static int verb_resize(const struct call *c, struct err *e)
 {
-    scoped_lock(&c->job->lock);
+    struct job *j = c->job;
+    scoped_lock(&j->lock);
 
+    if (j->state == JOB_STARTING && !j->link_job && !j->taken_over && !j->ending)
+        return resize_early(j, c->word, e);
     return with_guest(c, ask_resize, e);
 }
 

@@ -429,6 +429,14 @@ def test_a_terminal_is_resized(fresh):
     assert '43 132' in j.text('stdout')
 
 
+def test_a_terminal_is_resized_while_its_sandbox_is_made(mount):
+    s = mount().session()
+    j = job(s, tty='80x24').start(f'{GO}; stty size')
+    j.ctl('resize 101x33')
+    write(s / 'go', '')
+    assert j.out() == '33 101\r\n'
+
+
 def test_a_job_without_a_terminal_has_none(fresh):
     assert 'not a tty' in run(fresh, 'tty')[1]
 
