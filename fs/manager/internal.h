@@ -334,6 +334,8 @@ int workspace_enter_slow(struct workspace *ws, struct waiter *w, struct err *e);
 /* Has it provisioned, whether or not the back-off is over (`force`), and its sandbox made where
  * its files alone are in use. 0: it is ready; MANAGER_WAIT: call it again when woken with 0. */
 int workspace_provision(struct workspace *ws, struct waiter *w, bool force, struct err *e);
+/* Whether workspace_provision() would find it made already. No lock may be held. */
+bool workspace_has_sandbox(struct workspace *ws);
 /* The last one has left a closed gate. */
 void workspace_left_slow(struct workspace *ws);
 

@@ -101,6 +101,13 @@ int workspace_provision(struct workspace *ws, struct waiter *w, bool force, stru
     return obtain(ws, WANT_SANDBOX, force, w, e);
 }
 
+bool workspace_has_sandbox(struct workspace *ws)
+{
+    scoped_lock(&ws->lock);
+
+    return have_locked(ws, WANT_SANDBOX);
+}
+
 /* ── an attempt's life ───────────────────────────────────────────────────────────────────── */
 
 static void attempt_step(struct backend_progress *p, const char *step, const char *text,

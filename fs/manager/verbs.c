@@ -96,7 +96,7 @@ static int begin_check(struct provisioning *p)
 static int verb_provision(struct session *s, const char *word, struct waiter *w, struct err *e)
 {
     struct provisioning *p = calloc(1, sizeof(*p));
-    bool wait = strcmp(word, "nowait") != 0;
+    bool wait = strcmp(word, "nowait") != 0, was_there;
     int  r;
 
     if (!p)
@@ -109,8 +109,9 @@ static int verb_provision(struct session *s, const char *word, struct waiter *w,
     list_init(&p->waiters);
     if (wait)
         waiters_add(p->ws->manager, &p->waiters, w);
+    was_there = workspace_has_sandbox(p->ws); /* what is made just now needs no look */
     r = workspace_provision(p->ws, &p->own, true, e);
-    if (r == 0)
+    if (r == 0 && was_there)
         r = begin_check(p);
     if (r == MANAGER_WAIT)
         return wait ? MANAGER_WAIT : 0;
