@@ -89,7 +89,8 @@ static int busy(const struct statedir *s, const struct holder *h, bool known, st
     if (!is_mounted(h->mountpoint))
         return err_set(e, -EBUSY,
                        "process %ld still serves the mount that was on %s to another mount namespace (of a container, "
-                       "say), with the state directory %s: end what has it there, or the process with kill %ld",
+                       "say), with the state directory %s: end what has it there, or the process with kill %ld; or give "
+                       "this mount another one with -o state_dir=DIR",
                        h->pid, h->mountpoint, s->path, h->pid);
     return err_set(e, -EBUSY,
                    "%s is mounted by process %ld with the state directory %s: give this mount another one with "
