@@ -343,7 +343,7 @@ static void wait_turn(const struct seat *seat, unsigned turn, int64_t end_ns)
         nanosleep(&nap, NULL);
 }
 
-bool readers_settle(struct fs *fs)
+void readers_settle(struct fs *fs)
 {
     struct readers *rs = fs->readers;
     struct seat *own = NULL;
@@ -358,7 +358,7 @@ bool readers_settle(struct fs *fs)
     }
     pthread_mutex_unlock(&rs->lock);
     if (!others)
-        return false;
+        return;
     readers_expect_wait(fs);
     int64_t end_ns = clock_ns() + SETTLE_NS;
     if (own)
@@ -368,7 +368,6 @@ bool readers_settle(struct fs *fs)
             wait_turn(&rs->seats[i], turns[i], end_ns);
     if (own)
         atomic_fetch_add(&own->turn, 1);
-    return true;
 }
 
 /* ── seeing to it that one reads ─────────────────────────────────────────────────────────── */

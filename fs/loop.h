@@ -33,8 +33,8 @@ void readers_expect_wait(struct fs *fs);
 
 /* Waits, for 50 ms at most, until the requests that other threads have taken by now are handled: the kernel
  * does not wait for some, so that of the close of a file may be on its way yet when somebody asks for what
- * needs it closed. False: there was none to wait for. Any thread, with no lock held. */
-bool readers_settle(struct fs *fs);
+ * needs it closed. Any thread, with no lock held. */
+void readers_settle(struct fs *fs);
 
 /* Any thread, also before readers_run. */
 void readers_stop(struct fs *fs);

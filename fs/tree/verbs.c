@@ -52,13 +52,16 @@ static char *take_line(struct verb_run *v)
     return NULL;
 }
 
-/* What is refused because files are open is tried again if one of them may just have been closed. */
+/* What is refused because files are open is tried again: one of them may just have been closed. */
 static int run_line(struct verb_run *v, const char *line)
 {
     struct fs *fs = v->wait.fs;
     struct err e = {0};
     int r = v->table->run(fs, v->place, &v->who, line, &v->wait.waiter, &e);
-    return r == -EBUSY && readers_settle(fs) ? v->table->run(fs, v->place, &v->who, line, &v->wait.waiter, &e) : r;
+    if (r != -EBUSY)
+        return r;
+    readers_settle(fs);
+    return v->table->run(fs, v->place, &v->who, line, &v->wait.waiter, &e);
 }
 
 /* Runs lines until one has to wait. The caller holds a reference. */

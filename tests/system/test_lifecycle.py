@@ -130,6 +130,8 @@ def test_a_signal_ends_it_while_sessions_change_one_directory(mount):
     os.mkdir(sessions[0] / 'd')
     for s in sessions * 2:
         d.child(functools.partial(change_without_a_pause, str(s / 'd')))
+    for child in d.children:
+        wait_for(lambda c=child: os.readlink(f'/proc/{c.pid}/cwd').endswith('/d'))
     wait_for(lambda: os.listdir(sessions[0] / 'd'))
     os.kill(d.pid, signal.SIGTERM)
     wait_for(lambda: d.proc.poll() is not None, 30)
