@@ -84,7 +84,7 @@ struct hostdir {
     bool              closed;   /* the workspace is: detach with the last node */
     atomic_bool       dead;     /* destroyed: every node is stale */
     bool              reshown;  /* what follows has changed; during tree_reloaded() */
-    bool              tenant;   /* of whom the kernel was told its files are: hostdir_tenant() of the time; nodes.lock */
+    bool              tenant;   /* whose files the kernel was told these are: hostdir_tenant() then; nodes.lock */
     uid_t             uid;
     gid_t             gid;
 };

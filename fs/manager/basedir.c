@@ -51,7 +51,8 @@ int basedir_check_private(int fd, const char *what, const char *path, struct err
     if (st.st_uid != geteuid())
         return err_set(e, -EPERM,
                        "%s %s belongs to uid %u, but must belong to uid %u, which mounts it: name another one or, "
-                       "where it is for wsmfs alone, chown %u %s", what, path, (unsigned)st.st_uid, (unsigned)geteuid(), (unsigned)geteuid(), path);
+                       "where it is for wsmfs alone, chown %u %s", what, path,
+                       (unsigned)st.st_uid, (unsigned)geteuid(), (unsigned)geteuid(), path);
     if (st.st_mode & 077)
         return err_set(e, -EPERM,
                        "%s %s has mode %04o, so that others could reach what is in it: name another one or, where it "

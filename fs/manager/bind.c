@@ -128,8 +128,8 @@ static int resolve_locked(struct session *s, const char *id, struct workspace **
     struct workspace *ws = workspace_find_locked(m, id);
 
     if (identity_looks_derived(id) && ws != s->home && (!ws || !ws->n_deriving))
-        return err_set(e, -EINVAL, "an id of 16 hex digits must be the derived id of a session that is known here, as it is "
-                       "once its directory was opened");
+        return err_set(e, -EINVAL, "an id of 16 hex digits must be the derived id of a session that is known here, as it "
+                       "is once its directory was opened");
     own.agent = own.session = "";
     ws = workspace_get_locked(m, id, false, &own);
     if (!ws)
