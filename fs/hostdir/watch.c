@@ -54,7 +54,7 @@ struct watcher {
     struct notices  again;            /* to be told once more; reading */
     struct notices  entries;          /* of what was read at once, to be told after it; reading */
     bool            late;             /* some could not be told in time: no more is waited for now; reading */
-    char            buf[EVENTS_BYTES];
+    _Alignas(struct fanotify_event_metadata) char buf[EVENTS_BYTES];
 };
 
 /* ── handles ─────────────────────────────────────────────────────────────────────────────── */
