@@ -174,6 +174,16 @@ def source(request):
     Daemon.engine = None
 
 
+def ended(mount, *engines):
+    """The mounts first: one that lives notices that its containers are removed, and says so."""
+    try:
+        mount.finish()
+    finally:
+        for engine in engines:
+            for container in engine.containers():
+                engine('rm', '-f', container, check=False)
+
+
 @pytest.fixture
 def docker(mount, engine):
     """docker(option=value, …): a mount whose workspaces are containers; of the engine of the test's own module, if
@@ -185,8 +195,7 @@ def docker(mount, engine):
         d.set_config(f'{config}\n[backend docker]\nhost = {host or engine.host}\n{backend}\n')
         return d.start() if start else d
     yield make
-    for container in engine.containers():
-        engine('rm', '-f', container, check=False)
+    ended(mount, engine)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from conftest import ended
 from engine import running_engine
 from harness import errno_of, mount_fails, processes_of, read, wait_for, write
 from jobs import Job, output
@@ -52,8 +53,7 @@ def _docker(mount, engine, workdir):
         d.extra_env = {'DOCKER_CONFIG': d.login, 'PATH': f'{d.bin}:{os.environ["PATH"]}'}
         return d.start() if start else d
     yield make
-    for container in engine.containers():
-        engine('rm', '-f', container, check=False)
+    ended(mount, engine)
     for image in set(images(engine)) - {'base:1'}:
         engine('rmi', '-f', image, check=False)
 

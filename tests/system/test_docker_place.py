@@ -16,6 +16,7 @@ import time
 import pytest
 
 import watchdog
+from conftest import ended
 from engine import BUSYBOX, running_engine
 from harness import (ALICE_GID, ALICE_UID, BUILD, CHECKOUT, SANITIZER, WSMFS, Session, as_alice, errno_of, mount_fails,
                      mountinfo, open_errno, read, run, sh, wait_for, write)
@@ -57,9 +58,7 @@ def _make(mount):
         used.append(engine)
         return d.start() if start else d
     yield make
-    for engine in used:
-        for container in engine.containers():
-            engine('rm', '-f', container, check=False)
+    ended(mount, *used)
 
 
 # ── what the engine sees ────────────────────────────────────────────────────────────────────

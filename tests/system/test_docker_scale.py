@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import harness
+from conftest import ended
 from engine import running_engine
 from harness import Child, read, wait_for, write
 from jobs import output
@@ -46,9 +47,7 @@ def _docker(proxy, mount, engine):  # the mount ends before the proxy
         d.set_config(f'[backend docker]\nhost = {at or engine.host}\n')
         return d.start()
     yield make
-    left = engine.containers()
-    if left:
-        engine('rm', '-f', *left, check=False)
+    ended(mount, engine)
 
 
 def sessions(daemon, n, name='a'):
