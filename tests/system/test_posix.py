@@ -111,6 +111,7 @@ def test_what_is_said_to_differ_differs_so(common):
         assert errno_of(os.open, s.path, os.O_TMPFILE | os.O_RDWR) in ('EOPNOTSUPP', 'ENOTSUP')
         assert errno_of(os.setxattr, path, 'system.posix_acl_access', b'\2\0\0\0') in ('EOPNOTSUPP', 'ENOTSUP')
         assert errno_of(fcntl.ioctl, f, GETFLAGS, bytearray(8)) == 'ENOTTY'
+        assert errno_of(os.preadv, f.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) in ('EOPNOTSUPP', 'ENOTSUP')
         assert {errno_of(fallocate, f.fileno(), how, 0, 4096) for how in (COLLAPSE, INSERT)} <= {'EOPNOTSUPP', 'ENOTSUP'}
         for change in [lambda: f.write(b'y'), lambda: f.truncate(4096)]:
             os.chmod(path, 0o6755)
