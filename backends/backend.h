@@ -4,7 +4,8 @@
  * A backend finds or makes a sandbox for a workspace, says where its files are, and closes it. It
  * is written as plain blocking code: every callback but `files_open` runs on a provisioning thread
  * of its own, never on a thread that serves the mount, and wsmfs holds no lock meanwhile. For one
- * workspace at most one callback runs at a time; for different workspaces they run in parallel.
+ * workspace at most one callback runs at a time, where it does not say otherwise; for different workspaces they
+ * run in parallel.
  *
  * The life of a workspace, callbacks in capitals:
  *
@@ -148,7 +149,7 @@ struct backend {
     /* An O_PATH descriptor of the directory that holds the workspace's files, made (mode 0700) when
      * missing; the caller owns it. For files_wait backends after PROVISION. Otherwise on a thread
      * that serves the mount: plain system calls on the local disk only, nothing that waits for
-     * anybody. */
+     * anybody; also beside CLOSE, since host files are used while a sandbox goes. */
     int (*files_open)(void *state, const struct backend_workspace *w, struct err *e);
 
     /* Stops and releases the sandbox, keeps the files. Also called for one that is gone (succeeds)

@@ -205,8 +205,7 @@ static void task_retry(struct task *t)
     attempt_start(container_of(t, struct attempt, task), NULL);
 }
 
-/* Everybody who waits for room looks again. */
-static void retry_all(struct manager *m)
+void admit_again(struct manager *m)
 {
     struct list all;
 
@@ -230,10 +229,8 @@ static void retry_all(struct manager *m)
 void admit_left(struct manager *m)
 {
     if (atomic_load(&m->room_wanted))
-        retry_all(m);
+        admit_again(m);
 }
-
-void admit_end(struct manager *m) { retry_all(m); }
 
 void live_remove(struct workspace *ws)
 {
@@ -249,7 +246,7 @@ void live_remove(struct workspace *ws)
         pthread_cond_broadcast(&m->live_less);
     }
     pthread_mutex_unlock(&m->live_lock);
-    retry_all(m);
+    admit_again(m);
     if (!was)
         return;
     timer_cancel(m->timers, &ws->timer); /* such as one that a failed close had set: nobody keeps the workspace for it */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* From ready to absent: when nobody is inside any more the files are let go of, then the sandbox
- * (and for destroy the files) go, on a thread that may take long. */
+ * (and for destroy the files) go, on a thread that may take long. Host files wait for none of that: once they have been
+ * let go of the next use opens them again, and the sandbox is made anew behind it when the old one has gone. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -16,6 +17,8 @@ struct closing {
     struct timer timer;   /* ends the wait for an attempt that does not end */
     enum close_why why;
     bool         started;   /* nobody is inside, no attempt runs; ws->lock */
+    bool         lets_in;   /* the files were let go of, and may be opened again; ws->lock */
+    bool         anew;      /* they were, and then another close came: all begins again; ws->lock */
     atomic_bool  destroy;   /* asked for; set under ws->lock */
     bool         destroyed; /* done */
     bool         left;      /* the sandbox is in use by another mount, to which it was left */
@@ -111,8 +114,12 @@ static int join_locked(struct workspace *ws, const struct close_request *req, st
 {
     if (req->if_idle)
         return -EAGAIN;
+    if (atomic_fetch_and_explicit(&ws->gate, ~GATE_OPEN, memory_order_acq_rel) & GATE_OPEN)
+        ws->closing->anew = true;
     if (req->destroy)
         atomic_store(&ws->closing->destroy, true);
+    if (req->destroy || req->why == CLOSE_SHUTDOWN || ws->closing->anew)
+        ws->closing->lets_in = false;
     waiters_add(ws->manager, &ws->closing->waiters, w);
     return MANAGER_WAIT;
 }
@@ -180,7 +187,17 @@ static bool may_leave(const struct closing *c)
     return (c->why == CLOSE_EVICTED || c->why == CLOSE_ROOM || c->why == CLOSE_SHUTDOWN) && !atomic_load(&c->destroy);
 }
 
-/* On a thread that may take long, nobody inside: first whoever still works in the sandbox ends. */
+static void release(struct closing *c)
+{
+    struct manager *m = c->ws->manager;
+
+    if (m->backend->close || atomic_load(&c->destroy))
+        next_step(c, m->provisioners, task_release);
+    else
+        closing_finish(c);
+}
+
+/* On a thread that may take long: whoever still works in the sandbox ends. */
 static void task_stop(struct task *t)
 {
     struct closing *c = container_of(t, struct closing, task);
@@ -189,10 +206,30 @@ static void task_stop(struct task *t)
     c->left = may_leave(c) && m->hooks.leave_jobs && m->hooks.leave_jobs(c->ws, m->hooks_arg);
     if (!c->left)
         m->hooks.stop_jobs(c->ws, m->hooks_arg);
-    next_step(c, m->pool, task_files);
+    if (m->backend->files_wait)
+        next_step(c, m->pool, task_files);
+    else
+        release(c);
 }
 
-/* On the pool: fs/ drops what it holds, then the files are let go of. */
+static bool stops_jobs(struct manager *m) { return m->hooks.stop_jobs && manager_runs_jobs(m); }
+
+/* Who waits for host files comes again. */
+static void let_in(struct closing *c)
+{
+    struct workspace *ws = c->ws;
+    struct list out;
+
+    list_init(&out);
+    pthread_mutex_lock(&ws->lock);
+    c->lets_in = !atomic_load(&c->destroy) && c->why != CLOSE_ROOM && c->why != CLOSE_SHUTDOWN;
+    if (c->lets_in)
+        waiters_take(ws->manager, &ws->waiters, 0, &out);
+    pthread_mutex_unlock(&ws->lock);
+    waiters_wake(ws->manager, &out);
+}
+
+/* On the pool, nobody inside: fs/ drops what it holds, then the files are let go of. */
 static void task_files(struct task *t)
 {
     struct closing *c = container_of(t, struct closing, task);
@@ -206,10 +243,23 @@ static void task_files(struct task *t)
         close(ws->files_fd);
         ws->files_fd = -1;
     }
-    if (m->backend->close || atomic_load(&c->destroy))
-        next_step(c, m->provisioners, task_release);
+    if (!m->backend->files_wait)
+        let_in(c);
+    if (!m->backend->files_wait && stops_jobs(m))
+        next_step(c, m->provisioners, task_stop);
     else
-        closing_finish(c);
+        release(c);
+}
+
+/* Remote files may be what the jobs write to the end. */
+static void first_step(struct closing *c)
+{
+    struct manager *m = c->ws->manager;
+
+    if (m->backend->files_wait && stops_jobs(m))
+        next_step(c, m->provisioners, task_stop);
+    else
+        next_step(c, m->pool, task_files);
 }
 
 void closing_go_on(struct workspace *ws)
@@ -226,10 +276,38 @@ void closing_go_on(struct workspace *ws)
     if (!c)
         return;
     workspace_event(ws, LOG_LEVEL_DEBUG, "closing", NULL);
-    if (ws->manager->hooks.stop_jobs && manager_runs_jobs(ws->manager))
-        next_step(c, ws->manager->provisioners, task_stop);
-    else
-        next_step(c, ws->manager->pool, task_files);
+    first_step(c);
+}
+
+/* ── host files that are used meanwhile ──────────────────────────────────────────────────── */
+
+bool closing_lets_in_locked(const struct workspace *ws)
+{
+    return ws->closing && ws->closing->lets_in && !(atomic_load(&ws->gate) & GATE_OPEN) &&
+           !atomic_load(&ws->manager->stopping);
+}
+
+int closing_reopen(struct workspace *ws, struct err *e)
+{
+    struct manager *m = ws->manager;
+    char dir[HOST_DIR_MAX];
+    struct backend_workspace w;
+    bool taken = false;
+    int fd;
+
+    workspace_describe(ws, &w, dir);
+    fd = m->backend->files_open(m->backend_state, &w, e);
+    if (fd < 0)
+        return fd;
+    pthread_mutex_lock(&ws->lock);
+    if (closing_lets_in_locked(ws)) {
+        workspace_open_locked(ws, fd);
+        taken = true;
+    }
+    pthread_mutex_unlock(&ws->lock);
+    if (!taken)
+        close(fd);
+    return 0;
 }
 
 void workspace_files_gone(struct workspace *ws)
@@ -277,6 +355,14 @@ static int destroy(struct closing *c, const struct backend_workspace *w)
     return m->backend->destroy(m->backend_state, w, &c->progress, &c->err);
 }
 
+/* Whose files are in use is destroyed when all has begun again. */
+static bool wants_destroy(struct closing *c)
+{
+    scoped_lock(&c->ws->lock);
+
+    return atomic_load(&c->destroy) && !c->anew;
+}
+
 /* On a thread that may take long. */
 static void task_release(struct task *t)
 {
@@ -291,7 +377,7 @@ static void task_release(struct task *t)
     workspace_describe(c->ws, &w, dir);
     if (m->backend->close && (!c->left || atomic_load(&c->destroy)))
         r = m->backend->close(m->backend_state, &w, &c->err);
-    wanted = atomic_load(&c->destroy);
+    wanted = wants_destroy(c);
     if (r == 0 && wanted)
         r = destroy(c, &w);
     if (r < 0 && c->err.code == 0)
@@ -333,8 +419,8 @@ static void say_closed(struct closing *c)
         workspace_event(ws, LOG_LEVEL_INFO, "destroyed", NULL);
 }
 
-/* ws->lock held: what state a closing that is through leaves. */
-static void end_state_locked(struct workspace *ws, const struct closing *c)
+/* ws->lock held: what every closing that is through leaves. */
+static void end_locked(struct workspace *ws, const struct closing *c)
 {
     ws->closing = NULL;
     ws->probing = false;
@@ -343,9 +429,15 @@ static void end_state_locked(struct workspace *ws, const struct closing *c)
     if (c->destroyed)
         atomic_store(&ws->has_files, false);
     workspace_fail_locked(ws, &c->err);
-    workspace_set_state_locked(ws, ws->leftover ? WS_FAILED : WS_ABSENT);
     ws->backoff_ns = 0;
     ws->retry_ns = 0;
+}
+
+/* ws->lock held: … and the state, where nobody uses the files. */
+static void end_state_locked(struct workspace *ws, const struct closing *c)
+{
+    end_locked(ws, c);
+    workspace_set_state_locked(ws, ws->leftover ? WS_FAILED : WS_ABSENT);
     if (ws->leftover) {
         sweeper_arm_locked(ws);
         return;
@@ -354,32 +446,92 @@ static void end_state_locked(struct workspace *ws, const struct closing *c)
     adopt_closed_locked(ws);
 }
 
+/* ws->lock held: … and where they are used again: as after an access. The caller starts the attempt. */
+static struct attempt *end_open_locked(struct workspace *ws, const struct closing *c)
+{
+    struct manager *m = ws->manager;
+    struct attempt *a = NULL;
+
+    end_locked(ws, c);
+    if (ws->leftover) {
+        workspace_set_state_locked(ws, WS_FAILED);
+        sweeper_arm_locked(ws);
+        return NULL;
+    }
+    if (m->backend->provision && m->config->provision == PROVISION_ACCESS && !atomic_load(&m->stopping))
+        a = attempt_begin_locked(ws);
+    ws->sandboxed = false;
+    if (!a)
+        workspace_ready_locked(ws);
+    return a;
+}
+
+/* What becomes of a closing whose work is done. */
+enum outcome { OUTCOME_CLOSED, OUTCOME_OPEN, OUTCOME_DESTROY, OUTCOME_ANEW };
+
+/* From here on nobody opens the files again. */
+static bool is_open(struct closing *c)
+{
+    scoped_lock(&c->ws->lock);
+
+    c->lets_in = false;
+    return atomic_load(&c->ws->gate) & GATE_OPEN;
+}
+
+/* ws->lock held. */
+static enum outcome outcome_locked(struct closing *c, bool open)
+{
+    if (c->anew) {
+        c->anew = c->started = false;
+        return OUTCOME_ANEW;
+    }
+    if (atomic_load(&c->destroy) && !c->destroyed && c->err.code == 0) /* it came meanwhile */
+        return OUTCOME_DESTROY;
+    return open ? OUTCOME_OPEN : OUTCOME_CLOSED;
+}
+
 static void closing_finish(struct closing *c)
 {
     struct workspace *ws = c->ws;
     struct manager *m = ws->manager;
+    struct attempt *a = NULL;
     struct list out;
-    bool again;
+    enum outcome how;
+    bool open = is_open(c);
 
     list_init(&out);
-    if (c->err.code == 0) /* while nobody can begin to provision it again */
+    if (c->err.code == 0 && !open) /* while nobody can begin to provision it again */
         live_remove(ws);
     pthread_mutex_lock(&ws->lock);
-    again = atomic_load(&c->destroy) && !c->destroyed && c->err.code == 0; /* a destroy that came meanwhile */
-    if (!again) {
+    how = outcome_locked(c, open);
+    if (how == OUTCOME_OPEN)
+        a = end_open_locked(ws, c);
+    else if (how == OUTCOME_CLOSED)
         end_state_locked(ws, c);
+    else if (how == OUTCOME_ANEW)
+        atomic_fetch_add(&c->refs, 1); /* it may be through before we have come to its beginning */
+    if (how == OUTCOME_OPEN || how == OUTCOME_CLOSED) {
         waiters_take(m, &c->waiters, c->err.code, &out);
         waiters_take(m, &ws->waiters, 0, &out);
     }
     pthread_mutex_unlock(&ws->lock);
-    if (again) {
+    if (how == OUTCOME_ANEW) {
+        closing_go_on(ws);
+        closing_unref(c);
+        return;
+    }
+    if (how == OUTCOME_DESTROY) {
         next_step(c, m->provisioners, task_release);
         return;
     }
     say_closed(c);
+    if (how == OUTCOME_OPEN) /* who waits for room looks for another one */
+        admit_again(m);
     workspace_store(ws);
     workspace_release(ws);
     waiters_wake(m, &out);
+    if (a)
+        attempt_start(a, NULL);
     closing_unref(c);
 }
 

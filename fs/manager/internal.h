@@ -380,6 +380,10 @@ int attempt_refuse(struct attempt *a, const struct err *e);
 bool attempt_park_locked(struct attempt *a);
 /* An earlier attempt has ended at last: what waited for it goes on. No lock may be held. */
 void attempt_stale_ended(struct workspace *ws);
+/* ws->lock held: the files are there (takes over fd), and callers may come in; its clocks begin. */
+void workspace_open_locked(struct workspace *ws, int fd);
+/* ws->lock held: it is ready, without a sandbox unless ws->sandboxed says otherwise. */
+void workspace_ready_locked(struct workspace *ws);
 /* Of a provisioning only the errnos that the contract names reach users; all others are EIO. A failure `r` without a
  * sentence gets one. */
 void attempt_agreed_errno(struct err *e, int r);
@@ -403,10 +407,11 @@ int admit(struct attempt *a, struct err *e);
 bool live_add(struct workspace *ws);
 /* Its timer goes too, and those that wait for room try again. No lock may be held. */
 void live_remove(struct workspace *ws);
+/* Those that wait for room try again; where the manager is stopping they are told that there will be none. No lock may
+ * be held. */
+void admit_again(struct manager *m);
 /* Nobody is inside some workspace any more: it may go now. Takes live_lock only where somebody waits for that. */
 void admit_left(struct manager *m);
-/* The manager is stopping: those that wait for room are told that there will be none. No lock may be held. */
-void admit_end(struct manager *m);
 /* Takes an attempt out of the queue; false: it was not there. Takes live_lock. */
 bool admit_cancel(struct attempt *a);
 /* Calls fn for each live workspace with no lock held. */
@@ -432,6 +437,11 @@ int workspace_close(struct workspace *ws, const struct close_request *req, struc
 /* Begins the work of a closing once nobody is inside and no attempt runs; does nothing before and
  * afterwards. Called whenever one of these may have become true; no lock may be held. */
 void closing_go_on(struct workspace *ws);
+/* ws->lock held: it is being closed, and its host files may be opened with closing_reopen(). */
+bool closing_lets_in_locked(const struct workspace *ws);
+/* Opens them, on a thread that serves the mount; the closing goes on. 0: look again. -errno with a sentence. No lock may
+ * be held. */
+int closing_reopen(struct workspace *ws, struct err *e);
 
 /* ws->lock held, state ready: arms the timer for the next deadline. */
 void sweeper_arm_locked(struct workspace *ws);

@@ -240,7 +240,7 @@ int manager_shutdown(struct manager *m, bool detach)
 
     atomic_store(&m->stopping, true);
     statedir_say_closing(&m->state);
-    admit_end(m);
+    admit_again(m);
     if (keep)
         live_each(m, keep_live, &left);
     else

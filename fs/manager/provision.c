@@ -80,11 +80,12 @@ static int obtain(struct workspace *ws, enum want want, bool force, struct waite
     for (;;) {
         struct attempt *a = NULL;
         pthread_mutex_lock(&ws->lock);
-        int r = obtain_locked(ws, want, force, w, &a, e);
+        bool reopen = want == WANT_FILES && closing_lets_in_locked(ws);
+        int r = reopen ? 0 : obtain_locked(ws, want, force, w, &a, e);
         pthread_mutex_unlock(&ws->lock);
-        if (!a)
+        if (!reopen && !a)
             return r;
-        r = attempt_start(a, e);
+        r = reopen ? closing_reopen(ws, e) : attempt_start(a, e);
         if (r < 0)
             return r;
         force = false;
@@ -311,15 +312,21 @@ static void start_clocks_locked(struct workspace *ws, const struct attempt *a)
 }
 
 /* ws->lock held: the files are there; callers may come in. */
-static void open_gate_locked(struct workspace *ws, struct attempt *a, int fd)
+static void open_gate_locked(struct workspace *ws, const struct attempt *a, int fd)
 {
     ws->files_fd = fd;
     start_clocks_locked(ws, a);
     atomic_fetch_or_explicit(&ws->gate, GATE_OPEN, memory_order_release);
 }
 
-/* ws->lock held. */
-static void ready_locked(struct workspace *ws)
+void workspace_open_locked(struct workspace *ws, int fd)
+{
+    const struct attempt none = { .created_ms = 0 };
+
+    open_gate_locked(ws, &none, fd);
+}
+
+void workspace_ready_locked(struct workspace *ws)
 {
     ws->backoff_ns = 0;
     atomic_store(&ws->has_files, true);
@@ -397,7 +404,7 @@ static enum fate settle_locked(struct attempt *a, int fd, const struct err *e, s
         open_gate_locked(ws, a, fd);
     ws->sandboxed = e->code == 0 && a->sandboxed;
     if (e->code == 0)
-        ready_locked(ws);
+        workspace_ready_locked(ws);
     else
         workspace_back_off_locked(ws, e);
     waiters_take(ws->manager, &ws->waiters, e->code, out);

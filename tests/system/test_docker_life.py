@@ -389,6 +389,25 @@ def test_a_provision_of_what_runs_needs_no_engine_that_answers(engine, s):
         os.kill(engine.proc.pid, signal.SIGCONT)
 
 
+def test_files_do_not_wait_for_a_close_that_waits_for_its_engine(engine, s):
+    write(s / 'f', 'here')
+    ready(s)
+    os.kill(engine.proc.pid, signal.SIGSTOP)
+    try:
+        closer = s.daemon.child(lambda: s.ctl('close'))
+        s.wait_state('closing')
+        begin = time.monotonic()
+        assert os.listdir(s.path) == ['f'] and read(s / 'f') == 'here'
+        write(s / 'g', 'new')
+        assert time.monotonic() - begin < 5 * SLOWNESS and s.state() == 'closing'
+    finally:
+        os.kill(engine.proc.pid, signal.SIGCONT)
+    closer.result()
+    s.wait_state('ready')
+    assert output(s, 'cat f g') == 'herenew'
+    assert len(engine.containers()) == 1
+
+
 @pytest.fixture(name='sturdy')
 def _sturdy(engine):
     """The engine, whose containers outlive it for the time of a test, as when it is upgraded."""

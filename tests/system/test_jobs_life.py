@@ -145,6 +145,23 @@ def test_a_job_that_ignores_term_is_killed_after_the_grace(mount):
     assert j.exit() == 'signal 9'
 
 
+def test_files_are_used_while_a_close_waits_for_a_job(mount):
+    """What the job writes to the end is seen as well, and what comes next waits for it."""
+    s = mount(grace='60').session()
+    write(s / 'f', 'here')
+    j = job(s).start(f'trap "echo told > told; {GO}; echo bye > bye; exit 3" TERM; echo ready; while :; do sleep 0.02; done')
+    j.wait_output('ready')
+    closer = s.daemon.child(lambda: s.ctl('close'))
+    wait_for(lambda: os.path.exists(s / 'told'))
+    assert s.state() == 'closing' and sorted(os.listdir(s.path)) == ['f', 'told'] and read(s / 'f') == 'here'
+    after = job(s, 'after').start('cat bye')
+    write(s / 'go', '')
+    assert j.exit() == '3' and read(s / 'bye') == 'bye\n'
+    closer.result()
+    assert (after.exit(), after.out()) == ('0', 'bye\n')
+    s.wait_state('ready')
+
+
 def test_after_a_close_the_next_job_starts_a_sandbox_again(fresh):
     assert output(fresh, 'echo one > /tmp/private; cat /tmp/private', name='a') == 'one\n'
     fresh.ctl('close')

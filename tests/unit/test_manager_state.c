@@ -511,6 +511,153 @@ static void the_managers_verbs_do_what_they_say(void **state)
     fixture_free(f);
 }
 
+/* ── a close that takes long ─────────────────────────────────────────────────────────────── */
+
+static atomic_bool close_hangs;
+static atomic_int  in_close;
+
+static int slow_close(void *state, const struct backend_workspace *w, struct err *e)
+{
+    atomic_fetch_add(&in_close, 1);
+    while (atomic_load(&close_hangs))
+        usleep(1000);
+    atomic_fetch_sub(&in_close, 1);
+    return fake_close(state, w, e);
+}
+
+static const struct backend slow_host = {
+    .abi = BACKEND_ABI, .size_bytes = sizeof(struct backend), .name = "slowhost", .files_wait = false,
+    .init = fake_init, .provision = fake_provision, .files_open = fake_files_open, .close = slow_close,
+    .destroy = fake_destroy,
+};
+
+/* A verb that waits; the sandbox is on its way out when this returns. */
+static void begin_verb(struct place *s, const char *line, struct sync_waiter *w)
+{
+    const struct caller who = { .uid = 0 };
+    struct err e;
+
+    sync_init(w);
+    assert_int_equal(session_verb(s, &who, line, &w->w, &e), MANAGER_WAIT);
+}
+
+static void host_files_are_used_while_their_sandbox_goes(void **state)
+{
+    const char *const modes[] = { "isolation=per_agent", "isolation=per_agent,provision=jobs" };
+
+    (void)state;
+    for (size_t i = 0; i < array_size(modes); i++) {
+        struct fixture *f = fixture_new(&slow_host, modes[i]);
+        struct place *s = session_at(f, "alice", "coder", "s1");
+        struct sync_waiter w;
+        struct err e;
+        assert_int_equal(verb(s, "provision", &e), 0);
+        assert_int_equal(visit(s), 0);
+        atomic_store(&close_hangs, true);
+        begin_verb(s, "close", &w);
+        wait_until(atomic_load(&in_close) == 1);
+        assert_int_equal(visit(s), 0);
+        assert_int_equal(visit(s), 0);
+        assert_string_equal(state_of(s), "closing");
+        assert_int_equal(atomic_load(&fake.provisions), 1);
+        atomic_store(&close_hangs, false);
+        assert_int_equal(sync_wait(&w), 0);
+        wait_until(strcmp(state_of(s), "ready") == 0);
+        assert_int_equal(atomic_load(&fake.provisions), i == 0 ? 2 : 1);
+        assert_int_equal(verb(s, "provision", &e), 0); /* with provision=jobs nothing was made by the access */
+        assert_int_equal(atomic_load(&fake.provisions), 2);
+        assert_int_equal(atomic_load(&f->closed), 1);
+        place_unref(s);
+        fixture_free(f);
+    }
+}
+
+static void files_that_are_used_while_a_close_fails_stay_in_use(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent");
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    struct sync_waiter w;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    fake_set_close(-EHOSTUNREACH);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(visit(s), 0);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), -EHOSTUNREACH);
+    assert_string_equal(state_of(s), "failed");
+    assert_int_equal(visit(s), 0);
+    fake_set_close(0);
+    assert_int_equal(verb(s, "close", &e), 0);
+    assert_string_equal(state_of(s), "absent");
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void a_close_that_comes_after_files_were_used_again_closes_them(void **state)
+{
+    const char *const lines[] = { "close", "destroy" };
+
+    (void)state;
+    for (size_t i = 0; i < array_size(lines); i++) {
+        struct fixture *f = fixture_new(&slow_host, "isolation=per_agent");
+        struct place *s = session_at(f, "alice", "coder", "s1");
+        struct sync_waiter w, v;
+        struct workspace *ws;
+        struct err e;
+        assert_int_equal(verb(s, "provision", &e), 0);
+        atomic_store(&close_hangs, true);
+        begin_verb(s, "close", &w);
+        wait_until(atomic_load(&in_close) == 1);
+        assert_int_equal(enter(s, &ws, &e), 0);
+        begin_verb(s, lines[i], &v);
+        atomic_store(&close_hangs, false);
+        usleep(20000); /* what would be done under who is inside would be done by now */
+        assert_int_equal(atomic_load(&fake.destroys), 0);
+        assert_true(fcntl(workspace_files_fd(ws), F_GETFD) >= 0);
+        workspace_leave(ws);
+        workspace_unref(ws);
+        assert_int_equal(sync_wait(&w), 0);
+        assert_int_equal(sync_wait(&v), 0);
+        assert_string_equal(state_of(s), "absent");
+        assert_int_equal(atomic_load(&fake.destroys), i);
+        assert_int_equal(atomic_load(&fake.provisions), 1);
+        assert_int_equal(atomic_load(&f->closed), 2);
+        place_unref(s);
+        fixture_free(f);
+    }
+}
+
+static void nobody_gets_in_while_the_files_are_destroyed(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent");
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    const struct caller who = { .uid = 0 };
+    struct sync_waiter w, v, in;
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    sync_init(&v);
+    assert_int_equal(session_verb(s, &who, "destroy", &v.w, &e), MANAGER_WAIT);
+    sync_init(&in);
+    assert_int_equal(session_enter(s, &in.w, &ws, &e), MANAGER_WAIT);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(sync_wait(&v), 0);
+    assert_int_equal(sync_wait(&in), 0);
+    assert_int_equal(atomic_load(&fake.destroys), 1);
+    place_unref(s);
+    fixture_free(f);
+}
+
 /* ── closing, entering and provisioning in a tight loop ──────────────────────────────────── */
 
 static atomic_bool stop;
@@ -690,6 +837,10 @@ int main(void)
         cmocka_unit_test(close_cancels_a_sandbox_that_is_being_made_behind_open_files),
         cmocka_unit_test(malformed_verbs_change_nothing),
         cmocka_unit_test(the_managers_verbs_do_what_they_say),
+        cmocka_unit_test(host_files_are_used_while_their_sandbox_goes),
+        cmocka_unit_test(files_that_are_used_while_a_close_fails_stay_in_use),
+        cmocka_unit_test(a_close_that_comes_after_files_were_used_again_closes_them),
+        cmocka_unit_test(nobody_gets_in_while_the_files_are_destroyed),
         cmocka_unit_test(nobody_is_inside_when_the_files_are_closed),
         cmocka_unit_test(verbs_bindings_and_accesses_may_race),
         cmocka_unit_test(progress_is_followed_until_the_end),
