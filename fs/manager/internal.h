@@ -469,8 +469,8 @@ int workspace_store_wait(struct workspace *ws, struct waiter *w, struct err *e);
 void manager_noticed(void *core, const char *id, const char *text);
 /* The workspace has become ready: what was noticed meanwhile is looked at now. No lock may be held. */
 void notice_ready(struct workspace *ws);
-/* Its guest cannot be reached: its sandbox is looked at. Any thread, never waits. No lock may be held. */
-void notice_failed(struct workspace *ws);
+/* Its guest cannot be reached, or perhaps another one was: its sandbox is looked at. Any thread, never waits. No lock may be held. */
+void notice_stream(struct workspace *ws);
 /* Has the backend, which has LOOK, say what has become of the sandbox of a workspace that is ready. 0: the state is
  * what it found now, no matter what that is. -errno as of a provisioning, with a sentence: it cannot be told. Blocks
  * as LOOK does; the caller has begun an activity of the manager's. No lock may be held. */

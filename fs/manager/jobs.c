@@ -118,8 +118,8 @@ int workspace_stream(struct workspace *ws, bool start, struct err *e)
         return err_set(e, -ENXIO, "the backend %s runs no jobs", m->backend->name);
     workspace_describe(ws, &w, dir);
     r = m->backend->stream(m->backend_state, &w, start, e);
-    if (r < 0)
-        notice_failed(ws);
+    if (r < 0 || start) /* what was seen of an earlier sandbox may be settled after this one has come */
+        notice_stream(ws);
     return r;
 }
 

@@ -200,7 +200,7 @@ void workspace_sandbox_hangs(struct workspace *ws, const struct err *e)
 
 void notice_ready(struct workspace *ws) { look_soon(ws, false); }
 
-void notice_failed(struct workspace *ws)
+void notice_stream(struct workspace *ws)
 {
     struct manager *m = ws->manager;
 

@@ -80,7 +80,8 @@ def test_a_job_that_comes_while_its_container_is_being_stopped_runs_in_the_next_
     assert j.exit(20) == '7'
     for i, other in enumerate(later):
         assert (other.exit(30), other.out()) == ('0', f'later {i}\n')
-    assert s.state() == 'ready' and len(engine.containers()) == 1
+    s.wait_state('ready')
+    assert len(engine.containers()) == 1
 
 
 HOW = {
