@@ -403,6 +403,8 @@ void job_stdin_pump(struct job *j);
 /* The guest has the input up to here. */
 void job_stdin_started(struct job *j, uint64_t offset);
 void job_stdin_close(struct job *j);
+/* job.lock held: another guest is asked, and is handed all of the input. The first one's link is not used any more. */
+void job_stdin_again_locked(struct job *j);
 /* The job has ended, which is written down: its file goes. No lock held. */
 void job_stdin_over(struct job *j);
 /* Removes its file. */

@@ -473,22 +473,30 @@ bool job_has_waited_out(struct job *j)
 /* A guest that is lost each time before it is asked is nothing to go on with. */
 bool job_ask_another(struct job *j, bool refused)
 {
-    struct guest *g;
+    struct link_job *lj = NULL;
+    struct guest *g = NULL;
     bool may;
 
     pthread_mutex_lock(&j->lock);
-    may = !j->taken_over && !j->ending && j->state == JOB_STARTING;
-    g = j->guest;
-    if (g)
-        guest_ref(g);
+    may = !j->taken_over && !j->ending && j->state == JOB_STARTING && !atomic_load(&j->sets_up) &&
+          j->unasked_times < UNASKED_MAX;
+    if (may) {
+        lj = j->link_job;
+        j->link_job = NULL;
+        job_stdin_again_locked(j);
+        g = j->guest;
+        if (g)
+            guest_ref(g);
+    }
     pthread_mutex_unlock(&j->lock);
-    may = may && !atomic_load(&j->sets_up) && j->unasked_times < UNASKED_MAX;
-    if (may && refused && g)
+    if (!may)
+        return false;
+    if (lj)
+        link_job_forget(lj);
+    if (refused && g)
         guest_leaves(g);
     if (g)
         guest_unref(g);
-    if (!may)
-        return false;
     j->unasked_times++;
     atomic_store(&j->unasked, true);
     job_enter_later(j);

@@ -300,6 +300,12 @@ void job_stdin_close(struct job *j)
     j->in.broken = true;
 }
 
+void job_stdin_again_locked(struct job *j)
+{
+    j->in.sent = 0;
+    j->in.end_sent = j->in.broken = false;
+}
+
 void job_stdin_over(struct job *j)
 {
     pthread_mutex_lock(&j->lock);

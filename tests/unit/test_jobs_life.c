@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Moments in a job's life that two threads meet in, over a manager whose sandboxes no guest answers in. */
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "fs/jobs/internal.h"
 #include "fs/manager/internal.h"
 #include "tests/unit/manager_fixture.h"
 
+/* What is at its other end says nothing; -1: there is no stream. */
+static int silent_end = -1;
+
 static int no_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
 {
     (void)state, (void)w, (void)start;
-    return err_set(e, -EIO, "no guest, the test says");
+    return silent_end >= 0 ? dup(silent_end) : err_set(e, -EIO, "no guest, the test says");
 }
 
 static const struct backend host = {
@@ -211,6 +215,62 @@ static void output_is_not_offered_before_what_could_not_be_stored(void **state)
     job_reader_remove(w->j, &r);
 }
 
+/* ── another guest ───────────────────────────────────────────────────────────────────────── */
+
+/* As if the guest that it waits for had been up: it is asked for the job. */
+static void ask(struct job *j)
+{
+    struct link_spawn s = { .key = j->key, .script = "cat", .stdin_pipe = true };
+    struct err e = { 0 };
+    scoped_lock(&j->lock);
+
+    job_ref(j); /* until it is released */
+    assert_int_equal(link_job_spawn(j->guest->link, &s, &job_link_ops, j, &j->link_job, &e), 0);
+}
+
+static bool has_guest(struct job *j)
+{
+    scoped_lock(&j->lock);
+
+    return j->guest;
+}
+
+static void wait_for_guest(struct world *w)
+{
+    wait_until(has_guest(w->j));
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_true(has_guest(w->j));
+}
+
+/* What the link has taken by then went with it. */
+static void a_guest_that_is_asked_next_gets_all_of_the_input(void **state)
+{
+    static const struct link_exit refused = { .kind = LINK_END_FAILED, .code = -ESHUTDOWN, .text = "it ends" };
+    struct world *w = *state;
+    struct err e = { 0 };
+    int ends[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    silent_end = ends[0];
+    job_stdin_open(w->j);
+    assert_int_equal(job_start(w->j, JOB_CMD, true, &e), 0);
+    wait_for_guest(w);
+    for (int i = 0; i < 2; i++) {
+        ask(w->j);
+        assert_int_equal(i ? 0 : job_stdin_write(w->j, "abc", 3, &e), 0);
+        job_stdin_pump(w->j);
+        assert_int_equal(w->j->in.sent, 3);
+        job_link_ops.exited(NULL, w->j, &refused);
+        wait_for_guest(w);
+        assert_int_equal(w->j->in.sent, 0);
+        assert_false(job_stdin_broken(w->j));
+    }
+    job_stdin_release(w->j);
+    close(ends[1]);
+    close(ends[0]);
+    silent_end = -1;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_guest_that_is_asked_next_gets_all_of_the_input, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
