@@ -277,11 +277,18 @@ static void on_open(struct link_call *c)
     link_start_connect(l);
 }
 
+/* A job that was let go of just before takes two calls to go (job.c), and so does this: what it asks for last, which
+ * is to be forgotten, is sent. */
 static void on_close(struct link_call *c)
 {
     struct link *l = container_of(c, struct link, close_call);
 
-    link_send(l); /* what was asked for just before, such as to forget a job */
+    if (!l->close_made) {
+        l->close_made = true;
+        link_loop_call(l->loop, &l->close_call);
+        return;
+    }
+    link_send(l);
     l->closing = true;
     close_stream(l);
     l->retry_ns = 0;

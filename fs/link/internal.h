@@ -75,6 +75,7 @@ struct link {
     struct list  all, busy;
     unsigned     refs;        /* the owner, its jobs, a connect under way */
     bool         closing;
+    bool         close_made;  /* close_call has been made, and waits for what lies before it */
     /* Guards state and guest, which any thread may ask for; a leaf. Written by the loop thread only. */
     pthread_mutex_t lock;
     enum link_state state;

@@ -460,6 +460,34 @@ static void all_jobs_are_listed_with_their_labels(void **state)
     tjob_finish(&l.done);
 }
 
+/* Else an ended job stays in a guest that lives on for another host. */
+static void a_job_is_forgotten_though_its_link_is_closed_right_behind(void **state)
+{
+    struct link_spawn s = { .script = "exit 0", .label = "alice/coder/s1\nlast" };
+    struct listing l = { .n = 1 };
+    struct host_side h;
+    struct tjob t;
+
+    (void)state;
+    host_start(&h, &box, 8);
+    tjob_init(&t, &h, next_key++);
+    tjob_spawn(&t, &s);
+    tjob_wait_exit(&t);
+    link_job_forget(t.job);
+    host_stop(&h);
+    tjob_init(&l.done, &host, 0);
+    for (unsigned i = 1; l.n && i <= 500; i++) { /* the guest may read our question first */
+        l.n = 0;
+        assert_int_equal(link_list(host.link, each, listed, &l), 0);
+        assert_int_equal(tjob_wait_done(&l.done, i), 0);
+        if (l.n)
+            usleep(2000);
+    }
+    assert_int_equal(l.n, 0);
+    tjob_finish(&t);
+    tjob_finish(&l.done);
+}
+
 static void an_open_request_of_a_released_job_is_answered(void **state)
 {
     struct link_spawn s = { .script = "sleep 100" };
@@ -708,6 +736,7 @@ int main(void)
         cmocka_unit_test(a_restarted_host_takes_over),
         cmocka_unit_test(two_hosts_live_side_by_side_until_one_takes_a_job),
         cmocka_unit_test(all_jobs_are_listed_with_their_labels),
+        cmocka_unit_test(a_job_is_forgotten_though_its_link_is_closed_right_behind),
         cmocka_unit_test(an_open_request_of_a_released_job_is_answered),
         cmocka_unit_test(a_job_is_let_go_of_while_its_callback_uses_it),
         cmocka_unit_test(held_output_stops_its_own_stream_alone),
