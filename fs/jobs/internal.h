@@ -244,7 +244,7 @@ void jobs_remove_files(struct jobs *js, const char *hex);
 
 /* Removes the files of one that nobody finds any more, now or when its end has been made known. */
 void job_drop_files(struct job *j);
-/* Writes its end down, unless it was removed before. */
+/* Writes its end down, unless it was removed before or its start has not been. */
 void job_record_end(struct job *j);
 
 /* ── spares.c ── */

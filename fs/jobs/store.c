@@ -342,13 +342,14 @@ void job_drop_files(struct job *j)
 
 void job_record_end(struct job *j)
 {
-    bool removed;
+    bool removed, begun;
     int r;
 
     pthread_mutex_lock(&j->lock);
     removed = j->removed;
+    begun = j->in_record; /* else its start was not accepted: an end alone is no record */
     pthread_mutex_unlock(&j->lock);
-    r = !removed && atomic_load(&j->has_files) ? job_write_record(j, RECORD_END) : 0;
+    r = !removed && begun ? job_write_record(j, RECORD_END) : 0;
     if (r < 0)
         log_warning("the end of job %s cannot be written down: %s", job_name(j), strerror(-r));
     pthread_mutex_lock(&j->lock);

@@ -146,6 +146,26 @@ static void one_that_was_removed_is_not_started(void **state)
     assert_int_equal(job_state(w->j), JOB_NEW);
 }
 
+/* What it was given for its standard input makes files; the next life says of a record without a beginning that it
+ * is damaged, and keeps it. */
+static void one_that_was_not_accepted_has_no_record(void **state)
+{
+    struct world *w = *state;
+    struct err e = { 0 };
+    char name[KEY_HEX + 8];
+
+    job_stdin_open(w->j);
+    assert_int_equal(job_stdin_write(w->j, "x", 1, &e), 0);
+    job_stdin_release(w->j);
+    w->f->config->read_only = true;
+    assert_int_equal(job_start(w->j, JOB_CMD, true, &e), -EROFS);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    w->f->config->read_only = false;
+    assert_int_equal(job_state(w->j), JOB_ENDED);
+    snprintf(name, sizeof(name), "%s.record", w->j->hex);
+    assert_int_equal(faccessat(w->js->dir_fd, name, F_OK, 0), -1);
+}
+
 /* ── output at the end, and before what waits ────────────────────────────────────────────── */
 
 /* The thread of links may be about to store some while the job is ended by somebody else; the descriptor that it
@@ -277,6 +297,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_kill_during_the_start_ends_the_job_when_it_is_accepted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_kill_during_a_start_that_is_refused_leaves_the_job_as_it_was, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_that_was_removed_is_not_started, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(one_that_was_not_accepted_has_no_record, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
