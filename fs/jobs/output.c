@@ -255,14 +255,23 @@ static void give_up_read(struct job *j, enum job_stream stream)
 
 /* ── what the link tells ─────────────────────────────────────────────────────────────────── */
 
+/* 0: none. Of one that has been ended meanwhile the text may be gone. */
+static uint64_t timeout_ms_of(struct job *j)
+{
+    const struct record_text *t = &j->rec.texts[JOB_TIMEOUT];
+    uint64_t timeout_ms;
+    scoped_lock(&j->lock);
+
+    return t->text && settings_timeout(t->text, t->size, &timeout_ms, NULL) == 0 ? timeout_ms : 0;
+}
+
 /* Its timeout and the grace count from its start, which may have been in an earlier life. */
 static void job_times(struct job *j, int64_t start_ms)
 {
-    const struct record_text *t = &j->rec.texts[JOB_TIMEOUT];
     int64_t ran_ms = wall_ms() - start_ms;
-    uint64_t timeout_ms;
+    uint64_t timeout_ms = timeout_ms_of(j);
 
-    if (!t->size || settings_timeout(t->text, t->size, &timeout_ms, NULL) < 0 || !timeout_ms)
+    if (!timeout_ms)
         return;
     if (ran_ms < 0 || !j->taken_over)
         ran_ms = 0;

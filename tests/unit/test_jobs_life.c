@@ -202,6 +202,27 @@ static void output_after_the_end_waits_for_no_room(void **state)
     job_spool_unuse(w->j);
 }
 
+/* The guest's answer to the start may come behind the end that somebody else has made known. */
+static void a_start_that_is_told_after_the_end_reads_no_text(void **state)
+{
+    static const struct link_started started = { .pid = 1 };
+    struct world *w = *state;
+    char timeout[1000];
+    struct err e = { 0 };
+
+    memset(timeout, '0', sizeof(timeout));
+    timeout[0] = '9';
+    timeout[1] = '.';
+    assert_int_equal(job_text_write(w->j, JOB_TIMEOUT, timeout, sizeof(timeout), 0, &e), 0);
+    assert_int_equal(job_start(w->j, JOB_CMD, true, &e), 0);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    wait_until(job_state(w->j) == JOB_ENDED); /* there is no guest */
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_null(w->j->rec.texts[JOB_TIMEOUT].text); /* its record has it */
+    job_link_ops.started(NULL, w->j, &started);
+    assert_int_equal(job_state(w->j), JOB_ENDED);
+}
+
 static void offered(struct job_listener *l, uint64_t at, const void *data, size_t size)
 {
     (void)l, (void)at, (void)data, (void)size;
@@ -300,6 +321,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_that_was_not_accepted_has_no_record, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_start_that_is_told_after_the_end_reads_no_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_guest_that_is_asked_next_gets_all_of_the_input, set_up, tear_down),
     };
