@@ -287,6 +287,13 @@ bool closing_lets_in_locked(const struct workspace *ws)
            !atomic_load(&ws->manager->stopping);
 }
 
+bool closing_has_begun(struct workspace *ws)
+{
+    scoped_lock(&ws->lock);
+
+    return ws->closing && ws->closing->started;
+}
+
 int closing_reopen(struct workspace *ws, struct err *e)
 {
     struct manager *m = ws->manager;

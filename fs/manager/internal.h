@@ -437,6 +437,8 @@ int workspace_close(struct workspace *ws, const struct close_request *req, struc
 /* Begins the work of a closing once nobody is inside and no attempt runs; does nothing before and
  * afterwards. Called whenever one of these may have become true; no lock may be held. */
 void closing_go_on(struct workspace *ws);
+/* The work of a closing is under way: whoever is inside has come in behind it. One that has not begun waits for him. */
+bool closing_has_begun(struct workspace *ws);
 /* ws->lock held: it is being closed, and its host files may be opened with closing_reopen(). */
 bool closing_lets_in_locked(const struct workspace *ws);
 /* Opens them, on a thread that serves the mount; the closing goes on. 0: look again. -errno with a sentence. No lock may

@@ -86,6 +86,20 @@ unsigned session_running_jobs(struct session *s)
 
 /* ── the sandbox ─────────────────────────────────────────────────────────────────────────── */
 
+/* One that is being closed lets users of its files in (closing_reopen), and is then nobody's sandbox: the close may have
+ * begun since it was seen to be there. */
+static int enter_sandbox(struct workspace *ws, struct waiter *w, struct err *e)
+{
+    for (;;) {
+        int r = workspace_provision(ws, w, false, e);
+        if (r == 0)
+            r = workspace_enter(ws, w, e);
+        if (r != 0 || !closing_has_begun(ws))
+            return r;
+        workspace_leave(ws);
+    }
+}
+
 int session_enter_sandbox(struct place *session, struct waiter *w, struct workspace **out, struct err *e)
 {
     struct session *s = session_of(session);
@@ -95,9 +109,7 @@ int session_enter_sandbox(struct place *session, struct waiter *w, struct worksp
     if (r < 0)
         return err_set(e, r, "this session was forgotten: open its directory again");
     ws = session_workspace(session);
-    r = workspace_provision(ws, w, false, e);
-    if (r == 0)
-        r = workspace_enter(ws, w, e);
+    r = enter_sandbox(ws, w, e);
     if (r == 0)
         *out = ws;
     else
