@@ -282,10 +282,12 @@ static void job_times(struct job *j, int64_t start_ms)
 static void on_started(struct link_job *lj, void *arg, const struct link_started *s)
 {
     struct job *j = arg;
+    uint64_t kept = spool_kept(&j->spool);
 
     (void)lj;
     for (int i = 0; i < SPOOL_STREAMS; i++)
         spool_skip(&j->spool, i, s->first[i]);
+    job_give_back(j, kept - spool_kept(&j->spool)); /* what lay before a gap */
     job_times(j, s->start_ms);
     pthread_mutex_lock(&j->lock);
     if (!j->ending && s->pid) {

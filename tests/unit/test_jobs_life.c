@@ -202,6 +202,23 @@ static void output_after_the_end_waits_for_no_room(void **state)
     job_spool_unuse(w->j);
 }
 
+/* A crash of the machine may have lost the end of what was stored; what lies before that is given up, and counts no
+ * longer. */
+static void what_lies_before_a_gap_is_given_back(void **state)
+{
+    static const struct link_started started = { .first = { 100, 0 } };
+    struct world *w = *state;
+
+    job_spool_use(w->j);
+    job_store(w->j, JOB_STDOUT, "abc", 3);
+    job_store(w->j, JOB_STDERR, "defg", 4);
+    assert_int_equal(atomic_load(&w->js->used_bytes), 7);
+    job_link_ops.started(NULL, w->j, &started);
+    assert_int_equal(spool_kept(&w->j->spool), 4);
+    assert_int_equal(atomic_load(&w->js->used_bytes), 4);
+    job_spool_unuse(w->j);
+}
+
 /* The guest's answer to the start may come behind the end that somebody else has made known. */
 static void a_start_that_is_told_after_the_end_reads_no_text(void **state)
 {
@@ -321,6 +338,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_that_was_not_accepted_has_no_record, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_lies_before_a_gap_is_given_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_that_is_told_after_the_end_reads_no_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_guest_that_is_asked_next_gets_all_of_the_input, set_up, tear_down),
