@@ -46,12 +46,12 @@ struct spares {
     char     names[SPARES_MAX][SPARE_NAME_BYTES];
 };
 
-/* What a user's jobs take on the disk. Lives as long as the store. */
+/* What a user's jobs take. Lives as long as the store. */
 struct share {
     struct table_link by_user;
     char             *user;
-    _Atomic uint64_t  used_bytes;
-    _Atomic uint64_t  memory_bytes; /* what they take of ours */
+    _Atomic uint64_t  used_bytes;   /* on the disk */
+    _Atomic uint64_t  memory_bytes; /* of ours */
 };
 
 struct job_session {
@@ -377,8 +377,10 @@ void jobs_room_task(struct task *t);
  * half of it, and whoever comes next always finds some. */
 bool job_share_has_room(const struct job *j);
 int  job_spool_full(struct err *e); /* -EDQUOT with a sentence */
-/* These bytes of it, which are on the disk, count from now on, or no longer. */
+/* These bytes of it, which are on the disk, count from now on, or no longer; of the latter those that wait for room are
+ * told, but for uncharge. */
 void job_charge(struct job *j, uint64_t bytes);
+void job_uncharge(struct job *j, uint64_t bytes);
 void job_give_back(struct job *j, uint64_t bytes);
 /* It has been removed or has ended: it waits for nothing. */
 void job_unstall(struct job *j);

@@ -98,7 +98,8 @@ bool job_memory_take(struct job *j, size_t bytes);
 void job_memory_give(struct job *j, size_t bytes);
 int  job_memory_full(struct err *e); /* -EDQUOT with a sentence */
 
-/* A copy (malloc'ed, NULL when out of memory or it cannot be read any more; may read a file), its size, when it last changed (wall clock). */
+/* A copy (malloc'ed, NULL when out of memory or it cannot be read any more; may read a file), its size, when it last
+ * changed (wall clock). */
 char *job_text(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms);
 /* The last two alone. */
 void job_text_stat(struct job *j, enum job_text which, size_t *size, int64_t *changed_ms);
@@ -200,8 +201,8 @@ bool job_reader_ready(struct job *j, struct job_reader *r);
 
 /* The size of a stream's kept bytes once the job has ended; else 0 and false. */
 bool job_stream_size(struct job *j, enum job_stream stream, uint64_t *size);
-/* Its output's files stay open as long as somebody uses them, also when they are removed: a job from its start to its
- * end, and whoever reads. */
+/* Its output's files stay open as long as somebody uses them, also when they are removed: whoever reads, who stores just
+ * now, and of the jobs that run so many as leave descriptors to others. */
 void job_spool_use(struct job *j);
 void job_spool_unuse(struct job *j);
 /* Of an ended job: bytes from `at` on, counted from the oldest byte kept. -ESTALE: it was removed before. */

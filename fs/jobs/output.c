@@ -90,12 +90,17 @@ void job_charge(struct job *j, uint64_t bytes)
     atomic_fetch_add(&j->jobs->used_bytes, bytes);
 }
 
+void job_uncharge(struct job *j, uint64_t bytes)
+{
+    atomic_fetch_sub(&j->share->used_bytes, bytes);
+    atomic_fetch_sub(&j->jobs->used_bytes, bytes);
+}
+
 void job_give_back(struct job *j, uint64_t bytes)
 {
     if (!bytes || !j->share)
         return;
-    atomic_fetch_sub(&j->share->used_bytes, bytes);
-    atomic_fetch_sub(&j->jobs->used_bytes, bytes);
+    job_uncharge(j, bytes);
     jobs_room(j->jobs);
 }
 

@@ -98,10 +98,8 @@ void job_stdin_finish(struct job *j)
 
     if (j->in.fd >= 0)
         close(j->in.fd);
-    if (kept) { /* of one that was removed while it was being written */
-        atomic_fetch_sub(&j->share->used_bytes, kept);
-        atomic_fetch_sub(&j->jobs->used_bytes, kept);
-    }
+    if (kept) /* of one that was removed while it was being written */
+        job_uncharge(j, kept);
 }
 
 void job_stdin_remove(struct job *j)

@@ -25,13 +25,6 @@ static void free_pieces(struct job *j)
     atomic_store(&j->unsaved_bytes, 0);
 }
 
-/* As job_give_back(), but for those who wait for room: the caller tells them when it has let go of the lock. */
-static void account_less(struct job *j, uint64_t bytes)
-{
-    atomic_fetch_sub(&j->share->used_bytes, bytes);
-    atomic_fetch_sub(&j->jobs->used_bytes, bytes);
-}
-
 static int append(struct job *j, int stream, const void *data, size_t size)
 {
     int r = spool_append(&j->spool, stream, data, size);
@@ -49,7 +42,7 @@ static void lose(struct job *j, int stream, size_t size, int r)
     if (!j->lost)
         log_warning("output of job %s cannot be stored and is lost: %s", job_name(j), strerror(-r));
     j->lost = true;
-    account_less(j, had - atomic_load(&j->spool.start[stream]));
+    job_uncharge(j, had - atomic_load(&j->spool.start[stream])); /* who waits is told without the lock */
     spool_skip(&j->spool, stream, had + size);
 }
 
