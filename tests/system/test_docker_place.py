@@ -217,7 +217,7 @@ def test_a_mount_that_makes_no_sense_is_refused_by_name(make, engine, mounts, wo
 def test_a_bind_with_a_word_too_many_is_refused(make, engine):
     d = make(engine, start=False)
     d.set_config(f'[sandbox]\nbind = /srv:/x:rw:y\n{d.config}')
-    assert 'bind: "/srv:/x:rw:y": it is not HOST[:INSIDE][:ro|rw]' in mount_fails(d)[1]
+    assert 'bind of section [sandbox]: "/srv:/x:rw:y": it is not HOST[:INSIDE][:ro|rw]' in mount_fails(d)[1]
 
 
 @pytest.mark.parametrize('what', ['base', 'base/bob', '.', 'state', 'mnt', 'link'])
