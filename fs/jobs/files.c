@@ -308,6 +308,8 @@ int job_file_from_text(struct job *j, enum job_text which, const char *to, bool 
     if (r < 0)
         return r;
     r = job_file_write(f, text, size, 0);
+    if (r < 0)
+        job_file_remove(j, to);
     job_file_unref(f);
     return r == 0 ? job_text_truncate(j, which, 0) : r;
 }

@@ -87,11 +87,39 @@ static void a_job_of_an_earlier_life_counts_before_anything_is_closed(void **sta
     fixture_free(f);
 }
 
+static void a_text_that_finds_no_room_as_a_file_makes_none(void **state)
+{
+    struct fixture *f = fixture_new(&local_backend, "isolation=per_agent");
+    struct jobs *js = jobs_over(f);
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    struct job_file *file;
+    struct job *j;
+    struct err e;
+    size_t size;
+    int64_t ms;
+
+    (void)state;
+    assert_int_equal(jobs_make(js, s, "j", &j, &e), 0);
+    assert_int_equal(job_text_write(j, JOB_ENV, "A=some more bytes", 17, 0, &e), 0);
+    assert_int_equal(job_file_make(j, "large", 0600, &file), 0);
+    assert_int_equal(job_file_truncate(file, JOB_FILES_MAX_BYTES - 260), 0);
+    job_file_unref(file);
+    assert_int_equal(job_file_from_text(j, JOB_ENV, "env~", true), -EDQUOT);
+    assert_int_equal(job_file_find(j, "env~", &file), -ENOENT);
+    job_text_stat(j, JOB_ENV, &size, &ms);
+    assert_int_equal(size, 17);
+    job_unref(j);
+    place_unref(s);
+    jobs_destroy(js);
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_forgotten_session_takes_no_jobs_of_the_next_one_with_it),
         cmocka_unit_test(a_job_of_an_earlier_life_counts_before_anything_is_closed),
+        cmocka_unit_test(a_text_that_finds_no_room_as_a_file_makes_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
