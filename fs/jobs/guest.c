@@ -367,7 +367,7 @@ static void allow_all(struct guest *g)
     scoped_lock(&g->lock);
 
     list_for_each(pos, &g->running)
-        atomic_store(&container_of(pos, struct job, in_guest)->extra_bytes, ALLOW_ALL);
+        atomic_store(&container_of(pos, struct job, in_guest)->allowed_bytes, ALLOW_ALL);
 }
 
 /* Asks it to end, and waits until its jobs have. */

@@ -212,9 +212,9 @@ struct job {
     atomic_bool  sets_up;        /* it is the `setup` of its sandbox */
     bool         recorded;       /* that is over: nothing more is written down */
     bool         removed;        /* before it was: who makes it known removes the files */
-    /* Beyond job_output_max: what an ended process may have left in its pipe must be stored before its
-     * end is told. UINT64_MAX: all there is. */
-    _Atomic uint64_t extra_bytes;
+    /* So many are kept whatever the limits say: what an ended process may have left in its pipe must be stored before
+     * its end is told. UINT64_MAX: all there is. */
+    _Atomic uint64_t allowed_bytes;
     _Atomic int64_t  ends_ns;    /* when its timeout has ended it for sure; 0: none */
     struct task  end_task, news_task;
     atomic_bool  news_queued;
@@ -365,8 +365,8 @@ void setup_forget(struct guest *g);
 
 /* ── output.c ── */
 extern const struct link_job_ops job_link_ops;
-/* The job is being ended, or may be by this signal: what it has written by then is stored, whatever the
- * limits say. */
+/* The job is being ended, or may be by this signal: what it has written by then, so many bytes more than are kept, is
+ * stored whatever the limits say. What was allowed before stays so. */
 void job_allow(struct job *j, uint64_t bytes);
 #define ALLOW_ALL     UINT64_MAX
 #define ALLOW_A_PIPE  (1u << 20)

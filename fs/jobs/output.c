@@ -24,7 +24,7 @@ bool job_must_not_wait(const struct job *j)
 {
     int64_t ends_ns = atomic_load(&j->ends_ns);
 
-    return atomic_load(&j->extra_bytes) == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns);
+    return atomic_load(&j->allowed_bytes) == ALLOW_ALL || (ends_ns && clock_ns() >= ends_ns);
 }
 
 int job_spool_full(struct err *e)
@@ -42,22 +42,24 @@ static bool is_all_read(struct job *j)
 
 static bool has_room(struct job *j)
 {
-    uint64_t most = j->jobs->config->job_output_max_bytes, extra = atomic_load(&j->extra_bytes);
+    uint64_t most = j->jobs->config->job_output_max_bytes, kept = spool_kept(&j->spool);
 
     if (job_must_not_wait(j))
         return true;
     if (atomic_load(&j->unsaved_bytes))
         return false;
-    return (most == 0 || spool_kept(&j->spool) <= most + extra) && (extra || job_share_has_room(j) || is_all_read(j));
+    return kept < atomic_load(&j->allowed_bytes) ||
+           ((most == 0 || kept <= most) && (job_share_has_room(j) || is_all_read(j)));
 }
 
 void job_allow(struct job *j, uint64_t bytes)
 {
-    uint64_t most = j->jobs->config->job_output_max_bytes, kept = spool_kept(&j->spool);
+    uint64_t before = atomic_load(&j->allowed_bytes);
 
     if (bytes != ALLOW_ALL)
-        bytes += kept > most ? kept - most : 0;
-    atomic_store(&j->extra_bytes, bytes);
+        bytes += spool_kept(&j->spool);
+    while (before < bytes && !atomic_compare_exchange_weak(&j->allowed_bytes, &before, bytes))
+        ;
     jobs_room(j->jobs);
 }
 

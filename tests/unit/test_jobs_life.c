@@ -240,6 +240,42 @@ static void a_start_that_is_told_after_the_end_reads_no_text(void **state)
     assert_int_equal(job_state(w->j), JOB_ENDED);
 }
 
+static void say(struct world *w, size_t size)
+{
+    static char bytes[ALLOW_A_PIPE];
+
+    job_link_ops.output(NULL, w->j, LINK_STDOUT, 0, 0, bytes, size);
+}
+
+/* It may be one that ends it, or WINCH. */
+static void a_signal_lets_a_job_keep_no_more_than_a_pipe_holds(void **state)
+{
+    struct world *w = *state;
+    struct err e = { 0 };
+
+    w->f->config->spool_max_bytes = 1000;
+    say(w, 2000);
+    assert_true(atomic_load(&w->j->is_stalled));
+    assert_int_equal(job_verb(w->j, "signal TERM", nobody_asks, NULL, &e), -ESRCH);
+    assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
+    assert_false(atomic_load(&w->j->is_stalled));
+    say(w, ALLOW_A_PIPE / 2);
+    assert_false(atomic_load(&w->j->is_stalled));
+    say(w, ALLOW_A_PIPE / 2);
+    assert_true(atomic_load(&w->j->is_stalled));
+    job_unstall(w->j);
+}
+
+static void a_signal_takes_nothing_back_from_a_job_that_ends(void **state)
+{
+    struct world *w = *state;
+    struct err e = { 0 };
+
+    job_allow(w->j, ALLOW_ALL);
+    assert_int_equal(job_verb(w->j, "signal TERM", nobody_asks, NULL, &e), -ESRCH);
+    assert_true(job_must_not_wait(w->j));
+}
+
 static void offered(struct job_listener *l, uint64_t at, const void *data, size_t size)
 {
     (void)l, (void)at, (void)data, (void)size;
@@ -338,6 +374,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_that_was_not_accepted_has_no_record, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_is_not_stored, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_after_the_end_waits_for_no_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_signal_lets_a_job_keep_no_more_than_a_pipe_holds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_signal_takes_nothing_back_from_a_job_that_ends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_lies_before_a_gap_is_given_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_that_is_told_after_the_end_reads_no_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(output_is_not_offered_before_what_could_not_be_stored, set_up, tear_down),
