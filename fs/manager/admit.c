@@ -28,7 +28,8 @@ static bool in_scope(const struct workspace *ws, const struct scope *s)
 /* What stands in a scope; live_lock held. A pass over all live ones, made only where a limit is set
  * and (for everybody's) reached. */
 struct census {
-    size_t live, closing, waiting;
+    size_t live, waiting;
+    size_t closing;           /* and not in use again meanwhile */
     size_t passing;           /* such as the next, but for a request that is under way */
     struct workspace *idlest; /* ready, not busy, not pinned; borrowed */
 };
@@ -49,7 +50,7 @@ static void count_locked(struct manager *m, const struct scope *s, struct census
         if (!in_scope(ws, s))
             continue;
         c->live++;
-        c->closing += workspace_state(ws) == WS_CLOSING;
+        c->closing += workspace_state(ws) == WS_CLOSING && !(atomic_load(&ws->gate) & GATE_OPEN);
         int64_t used = atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed);
         if (!may_go(ws))
             continue;
@@ -198,6 +199,13 @@ bool live_add(struct workspace *ws)
         return false;
     add_locked(ws);
     return true;
+}
+
+bool live_has(struct workspace *ws)
+{
+    scoped_lock(&ws->manager->live_lock);
+
+    return ws->is_live;
 }
 
 static void task_retry(struct task *t)

@@ -18,7 +18,8 @@ struct closing {
     enum close_why why;
     bool         started;   /* nobody is inside, no attempt runs; ws->lock */
     bool         lets_in;   /* the files were let go of, and may be opened again; ws->lock */
-    bool         anew;      /* they were, and then another close came: all begins again; ws->lock */
+    bool         anew;      /* they were, and then another close came: all begins again … */
+    enum close_why next;    /* … for that reason; both ws->lock */
     atomic_bool  destroy;   /* asked for; set under ws->lock */
     bool         destroyed; /* done */
     bool         left;      /* the sandbox is in use by another mount, to which it was left */
@@ -68,7 +69,7 @@ static bool nothing_to_close_locked(struct workspace *ws, const struct close_req
     enum workspace_state s = workspace_state(ws);
 
     return (s == WS_ABSENT || s == WS_FAILED) && !(atomic_load(&ws->gate) & GATE_OPEN) && !ws->leftover &&
-           !ws->stale && !req->destroy && !atomic_load(&ws->manager->listing);
+           !ws->hung && !ws->stale && !req->destroy && !atomic_load(&ws->manager->listing);
 }
 
 /* ws->lock held: cancels an attempt. Who waits for a sandbox that is being made is told, since it may
@@ -114,8 +115,10 @@ static int join_locked(struct workspace *ws, const struct close_request *req, st
 {
     if (req->if_idle)
         return -EAGAIN;
-    if (atomic_fetch_and_explicit(&ws->gate, ~GATE_OPEN, memory_order_acq_rel) & GATE_OPEN)
+    if (atomic_fetch_and_explicit(&ws->gate, ~GATE_OPEN, memory_order_acq_rel) & GATE_OPEN) {
         ws->closing->anew = true;
+        ws->closing->next = req->why;
+    }
     if (req->destroy)
         atomic_store(&ws->closing->destroy, true);
     if (req->destroy || req->why == CLOSE_SHUTDOWN || ws->closing->anew)
@@ -214,7 +217,8 @@ static void task_stop(struct task *t)
 
 static bool stops_jobs(struct manager *m) { return m->hooks.stop_jobs && manager_runs_jobs(m); }
 
-/* Who waits for host files comes again. */
+/* Who waits for host files comes again. What is not live was never admitted, or has failed: its next use begins with
+ * that. */
 static void let_in(struct closing *c)
 {
     struct workspace *ws = c->ws;
@@ -222,7 +226,7 @@ static void let_in(struct closing *c)
 
     list_init(&out);
     pthread_mutex_lock(&ws->lock);
-    c->lets_in = !atomic_load(&c->destroy) && c->why != CLOSE_ROOM && c->why != CLOSE_SHUTDOWN;
+    c->lets_in = !atomic_load(&c->destroy) && c->why != CLOSE_ROOM && c->why != CLOSE_SHUTDOWN && live_has(ws);
     if (c->lets_in)
         waiters_take(ws->manager, &ws->waiters, 0, &out);
     pthread_mutex_unlock(&ws->lock);
@@ -312,7 +316,9 @@ int closing_reopen(struct workspace *ws, struct err *e)
         taken = true;
     }
     pthread_mutex_unlock(&ws->lock);
-    if (!taken)
+    if (taken) /* it makes no room any more: who waits for that looks for another one */
+        admit_again(m);
+    else
         close(fd);
     return 0;
 }
@@ -446,7 +452,8 @@ static void end_state_locked(struct workspace *ws, const struct closing *c)
     end_locked(ws, c);
     workspace_set_state_locked(ws, ws->leftover ? WS_FAILED : WS_ABSENT);
     if (ws->leftover) {
-        sweeper_arm_locked(ws);
+        if (live_has(ws))
+            sweeper_arm_locked(ws);
         return;
     }
     atomic_store(&ws->created_ms, 0);
@@ -476,25 +483,49 @@ static struct attempt *end_open_locked(struct workspace *ws, const struct closin
 /* What becomes of a closing whose work is done. */
 enum outcome { OUTCOME_CLOSED, OUTCOME_OPEN, OUTCOME_DESTROY, OUTCOME_ANEW };
 
-/* From here on nobody opens the files again. */
-static bool is_open(struct closing *c)
+/* ws->lock held. */
+static enum outcome outcome_locked(const struct closing *c)
+{
+    if (c->anew)
+        return OUTCOME_ANEW;
+    if (atomic_load(&c->destroy) && !c->destroyed && c->err.code == 0) /* it came meanwhile */
+        return OUTCOME_DESTROY;
+    return atomic_load(&c->ws->gate) & GATE_OPEN ? OUTCOME_OPEN : OUTCOME_CLOSED;
+}
+
+/* From here on nobody opens the files again: what comes of it is changed by another close alone. */
+static enum outcome foresee(struct closing *c)
 {
     scoped_lock(&c->ws->lock);
 
     c->lets_in = false;
-    return atomic_load(&c->ws->gate) & GATE_OPEN;
+    return outcome_locked(c);
 }
 
 /* ws->lock held. */
-static enum outcome outcome_locked(struct closing *c, bool open)
+static void begin_anew_locked(struct closing *c)
 {
-    if (c->anew) {
-        c->anew = c->started = false;
-        return OUTCOME_ANEW;
-    }
-    if (atomic_load(&c->destroy) && !c->destroyed && c->err.code == 0) /* it came meanwhile */
-        return OUTCOME_DESTROY;
-    return open ? OUTCOME_OPEN : OUTCOME_CLOSED;
+    c->anew = c->started = false;
+    c->why = c->next;
+    atomic_fetch_add(&c->refs, 1); /* it may be through before we have come to its beginning */
+}
+
+/* What is left behind stays live, so that it is tried again, at the end of the mount too. */
+static void count_out(struct closing *c, enum outcome how)
+{
+    if (c->err.code < 0)
+        live_add(c->ws);
+    else if (how == OUTCOME_CLOSED) /* while nobody can begin to provision it again */
+        live_remove(c->ws);
+}
+
+static void say_end(struct closing *c, enum outcome how, const struct attempt *next)
+{
+    say_closed(c);
+    if (how == OUTCOME_OPEN && c->err.code == 0 && !next)
+        workspace_event(c->ws, LOG_LEVEL_INFO, "ready", NULL);
+    if (how == OUTCOME_OPEN || c->err.code < 0) /* who waits for room looks for another one */
+        admit_again(c->ws->manager);
 }
 
 static void closing_finish(struct closing *c)
@@ -503,20 +534,18 @@ static void closing_finish(struct closing *c)
     struct manager *m = ws->manager;
     struct attempt *a = NULL;
     struct list out;
-    enum outcome how;
-    bool open = is_open(c);
+    enum outcome how = foresee(c);
 
     list_init(&out);
-    if (c->err.code == 0 && !open) /* while nobody can begin to provision it again */
-        live_remove(ws);
+    count_out(c, how);
     pthread_mutex_lock(&ws->lock);
-    how = outcome_locked(c, open);
+    how = outcome_locked(c);
     if (how == OUTCOME_OPEN)
         a = end_open_locked(ws, c);
     else if (how == OUTCOME_CLOSED)
         end_state_locked(ws, c);
     else if (how == OUTCOME_ANEW)
-        atomic_fetch_add(&c->refs, 1); /* it may be through before we have come to its beginning */
+        begin_anew_locked(c);
     if (how == OUTCOME_OPEN || how == OUTCOME_CLOSED) {
         waiters_take(m, &c->waiters, c->err.code, &out);
         waiters_take(m, &ws->waiters, 0, &out);
@@ -531,9 +560,7 @@ static void closing_finish(struct closing *c)
         next_step(c, m->provisioners, task_release);
         return;
     }
-    say_closed(c);
-    if (how == OUTCOME_OPEN) /* who waits for room looks for another one */
-        admit_again(m);
+    say_end(c, how, a);
     workspace_store(ws);
     workspace_release(ws);
     waiters_wake(m, &out);

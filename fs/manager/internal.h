@@ -405,6 +405,8 @@ void attempt_unref(struct attempt *a);
 int admit(struct attempt *a, struct err *e);
 /* False: the manager ends. */
 bool live_add(struct workspace *ws);
+/* Takes live_lock; changes under a closing that has started by its end alone. */
+bool live_has(struct workspace *ws);
 /* Its timer goes too, and those that wait for room try again. No lock may be held. */
 void live_remove(struct workspace *ws);
 /* Those that wait for room try again; where the manager is stopping they are told that there will be none. No lock may

@@ -554,7 +554,6 @@ static void attempt_forgo(struct attempt *a)
     bool closing;
 
     list_init(&out);
-    live_remove(ws);
     pthread_mutex_lock(&ws->lock);
     closing = ws->closing;
     ws->attempt = NULL;

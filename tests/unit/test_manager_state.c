@@ -514,12 +514,12 @@ static void the_managers_verbs_do_what_they_say(void **state)
 /* ── a close that takes long ─────────────────────────────────────────────────────────────── */
 
 static atomic_bool close_hangs;
-static atomic_int  in_close;
+static atomic_int  in_close, closes_let; /* … but for so many */
 
 static int slow_close(void *state, const struct backend_workspace *w, struct err *e)
 {
     atomic_fetch_add(&in_close, 1);
-    while (atomic_load(&close_hangs))
+    while (atomic_load(&close_hangs) && atomic_load(&fake.closes) >= atomic_load(&closes_let))
         usleep(1000);
     atomic_fetch_sub(&in_close, 1);
     return fake_close(state, w, e);
@@ -655,6 +655,120 @@ static void nobody_gets_in_while_the_files_are_destroyed(void **state)
     assert_int_equal(sync_wait(&in), 0);
     assert_int_equal(atomic_load(&fake.destroys), 1);
     place_unref(s);
+    fixture_free(f);
+}
+
+static void what_is_used_again_between_two_closes_is_still_counted(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent,max_live=1");
+    struct place *s = session_at(f, "alice", "coder", "s1");
+    struct sync_waiter w, v;
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(enter(s, &ws, &e), 0);
+    begin_verb(s, "close", &v);
+    workspace_leave(ws);
+    workspace_unref(ws);
+    atomic_store(&closes_let, 1);
+    wait_until(atomic_load(&fake.closes) == 1 && atomic_load(&in_close) == 1);
+    assert_int_equal(visit(s), 0); /* during the second of them */
+    atomic_store(&close_hangs, false);
+    atomic_store(&closes_let, 0);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(sync_wait(&v), 0);
+    wait_until(strcmp(state_of(s), "ready") == 0);
+    assert_int_equal(visit_name(f, "alice", "writer", "s1"), 0);
+    wait_until(strcmp(state_of(s), "absent") == 0);
+    place_unref(s);
+    fixture_free(f);
+}
+
+static void who_waits_for_room_does_not_get_in_by_a_close(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent,max_live=1");
+    struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "alice", "writer", "s1");
+    struct sync_waiter in, w;
+    struct workspace *ws, *other;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(enter(s, &ws, &e), 0);
+    wait_until(strcmp(state_of(s), "ready") == 0);
+    sync_init(&in);
+    assert_int_equal(session_enter(t, &in.w, &other, &e), MANAGER_WAIT);
+    atomic_store(&close_hangs, true);
+    begin_verb(t, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(session_enter(t, NULL, &other, &e), -EAGAIN);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(sync_wait(&in), 0);
+    assert_string_equal(state_of(s), "ready");
+    workspace_leave(ws);
+    workspace_unref(ws);
+    assert_int_equal(visit(t), 0);
+    wait_until(strcmp(state_of(s), "absent") == 0);
+    place_unref(s);
+    place_unref(t);
+    fixture_free(f);
+}
+
+static void a_close_that_is_used_again_makes_no_room(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent,max_live=2");
+    struct place *s = session_at(f, "alice", "coder", "s1"), *idle = session_at(f, "alice", "idle", "s1");
+    struct sync_waiter w;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    assert_int_equal(verb(idle, "provision", &e), 0);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(visit(s), 0);
+    struct place *t = session_at(f, "alice", "writer", "s1");
+    struct sync_waiter in;
+    struct workspace *ws;
+    sync_init(&in);
+    assert_int_equal(session_enter(t, &in.w, &ws, &e), MANAGER_WAIT);
+    wait_until(strcmp(state_of(idle), "closing") == 0);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(sync_wait(&in), 0);
+    place_unref(s);
+    place_unref(idle);
+    place_unref(t);
+    fixture_free(f);
+}
+
+/* It was no longer live, so nobody would have come back to it. */
+static void what_a_failed_close_of_a_cancelled_start_has_left_is_closed_at_the_end(void **state)
+{
+    struct fixture *f = fixture_new(&fake_remote, "isolation=per_agent");
+    struct place *s = session_at(f, "hanger", "coder", "s1");
+    struct sync_waiter in;
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    sync_init(&in);
+    assert_int_equal(session_enter(s, &in.w, &ws, &e), MANAGER_WAIT);
+    fake_wait_hanging(1);
+    fake_set_close(-EHOSTUNREACH);
+    assert_int_equal(verb(s, "close", &e), -EHOSTUNREACH);
+    assert_int_equal(sync_wait(&in), -ECANCELED);
+    assert_string_equal(state_of(s), "failed");
+    fake_set_close(0);
+    place_unref(s);
+    assert_int_equal(fixture_close(f, false), 0);
+    assert_int_equal(atomic_load(&fake.closes), 2);
     fixture_free(f);
 }
 
@@ -841,6 +955,10 @@ int main(void)
         cmocka_unit_test(files_that_are_used_while_a_close_fails_stay_in_use),
         cmocka_unit_test(a_close_that_comes_after_files_were_used_again_closes_them),
         cmocka_unit_test(nobody_gets_in_while_the_files_are_destroyed),
+        cmocka_unit_test(what_is_used_again_between_two_closes_is_still_counted),
+        cmocka_unit_test(who_waits_for_room_does_not_get_in_by_a_close),
+        cmocka_unit_test(a_close_that_is_used_again_makes_no_room),
+        cmocka_unit_test(what_a_failed_close_of_a_cancelled_start_has_left_is_closed_at_the_end),
         cmocka_unit_test(nobody_is_inside_when_the_files_are_closed),
         cmocka_unit_test(verbs_bindings_and_accesses_may_race),
         cmocka_unit_test(progress_is_followed_until_the_end),
