@@ -45,9 +45,11 @@ static bool open_locked(struct workspace *ws)
 void sweeper_arm_locked(struct workspace *ws)
 {
     ws->probing = false;
+    if (ws->closing) /* the end of that says */
+        return;
     if (open_locked(ws))
         arm_at_locked(ws, ttl_deadline(ws));
-    else if (ws->leftover && !ws->closing) /* else the end of that says */
+    else if (ws->leftover)
         timer_set(ws->manager->timers, &ws->timer, clock_ns() + LEFTOVER_NEXT_NS);
 }
 
@@ -85,10 +87,8 @@ static enum due due_locked(struct workspace *ws)
 {
     int64_t now_ns = clock_ns();
 
-    if (ws->leftover)
-        return DUE_EVICT;
     if (!open_locked(ws))
-        return DUE_NOTHING;
+        return ws->leftover ? DUE_EVICT : DUE_NOTHING;
     if (age_deadline(ws) <= now_ns)
         return DUE_MAX_AGE;
     if (ttl_deadline(ws) > now_ns) {
@@ -113,14 +113,16 @@ static void hold(struct workspace *ws)
 static void evict(struct workspace *ws)
 {
     struct close_request req = { .why = CLOSE_EVICTED, .if_idle = true };
+    bool open;
 
-    if (!ws->leftover && workspace_look_running(ws)) {
+    pthread_mutex_lock(&ws->lock);
+    open = open_locked(ws);
+    req.idle_since_ns = open ? ws->probed_access_ns : INT64_MAX;
+    pthread_mutex_unlock(&ws->lock);
+    if (open && workspace_look_running(ws)) {
         hold(ws);
         return;
     }
-    pthread_mutex_lock(&ws->lock);
-    req.idle_since_ns = ws->leftover ? INT64_MAX : ws->probed_access_ns;
-    pthread_mutex_unlock(&ws->lock);
     if (workspace_close(ws, &req, NULL, NULL) != -EAGAIN)
         return;
     sweeper_changed(ws); /* used in this very moment */

@@ -597,6 +597,40 @@ static void files_that_are_used_while_a_close_fails_stay_in_use(void **state)
     fixture_free(f);
 }
 
+static void what_a_failed_close_left_in_use_is_closed_when_it_is_idle(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent,ttl=1");
+    struct place *s = session_at(f, "alice", "coder", "s1"), *other = session_at(f, "alice", "other", "s1");
+    struct sync_waiter w;
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    fake_set_close(-EHOSTUNREACH);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(enter(s, &ws, &e), 0);
+    workspace_file_opened(ws);
+    workspace_leave(ws);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), -EHOSTUNREACH);
+    fake_set_close(0);
+    atomic_store(&f->expired, 0);
+    assert_int_equal(visit(other), 0);
+    wait_until(strcmp(state_of(other), "absent") == 0); /* a deadline of its own has passed by then */
+    assert_string_equal(state_of(s), "failed");
+    assert_int_equal(atomic_load(&f->expired), 1);
+    workspace_file_closed(ws);
+    wait_until(strcmp(state_of(s), "absent") == 0);
+    assert_int_equal(atomic_load(&f->expired), 2); /* the kernel was asked first */
+    workspace_unref(ws);
+    place_unref(s);
+    place_unref(other);
+    fixture_free(f);
+}
+
 static void a_close_that_comes_after_files_were_used_again_closes_them(void **state)
 {
     const char *const lines[] = { "close", "destroy" };
@@ -953,6 +987,7 @@ int main(void)
         cmocka_unit_test(the_managers_verbs_do_what_they_say),
         cmocka_unit_test(host_files_are_used_while_their_sandbox_goes),
         cmocka_unit_test(files_that_are_used_while_a_close_fails_stay_in_use),
+        cmocka_unit_test(what_a_failed_close_left_in_use_is_closed_when_it_is_idle),
         cmocka_unit_test(a_close_that_comes_after_files_were_used_again_closes_them),
         cmocka_unit_test(nobody_gets_in_while_the_files_are_destroyed),
         cmocka_unit_test(what_is_used_again_between_two_closes_is_still_counted),
