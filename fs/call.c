@@ -121,6 +121,7 @@ static void run_and_put(struct call *c, void (*leave)(struct workspace *))
     workspace_unref(ws);
     if (c->again) {
         c->again = false;
+        c->repeats++;
         call_start(c);
     }
 }

@@ -30,6 +30,7 @@ struct call {
      * it returns. */
     void       (*run)(struct call *c);
     bool         again;
+    unsigned     repeats; /* how often that has happened */
 
     struct workspace *ws;  /* entered */
     struct hostdir   *hd;  /* its files, referenced until run returns */

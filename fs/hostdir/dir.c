@@ -13,6 +13,7 @@
 #include "fs/tree/tree.h"
 
 #define LISTING_BYTES 32768
+#define REPEATS_MOST  16
 
 /* ── nodes ───────────────────────────────────────────────────────────────────────────────── */
 
@@ -183,6 +184,14 @@ static int look_exclusively(struct call *c, struct look *l, int fd, struct fuse_
     return look_at_name(c, l, fd, e);
 }
 
+/* In a session's directory that was removed behind the mount; not for ever, where each new one is gone at once or the
+ * file system counts no links. */
+static bool is_to_be_run_again(struct call *c)
+{
+    c->again = c->node->kind == NODE_SESSION && c->repeats < REPEATS_MOST && call_root_gone(c);
+    return c->again;
+}
+
 static void run_lookup(struct call *c)
 {
     struct dir_node *d = container_of(c->node, struct dir_node, n);
@@ -199,10 +208,8 @@ static void run_lookup(struct call *c)
             r = look_exclusively(c, &l, f.fd, &e);
         hfd_put(c->fs, &f);
     }
-    if (r == -ENOENT && c->node->kind == NODE_SESSION && call_root_gone(c)) {
-        c->again = true;
+    if (r == -ENOENT && is_to_be_run_again(c))
         return;
-    }
     if (r == -ENOENT && missing(c, &l, &e))
         r = 0;
     if (r < 0)
@@ -307,10 +314,8 @@ static int make_dir_handle(struct call *c, struct hdir *dir, struct dir_handle *
 static void run_opendir(struct call *c)
 {
     struct dir_handle *dh = NULL;
-    if (c->node->kind == NODE_SESSION && call_root_gone(c)) {
-        c->again = true;
+    if (is_to_be_run_again(c))
         return;
-    }
     int r = make_dir_handle(c, call_dir(c, container_of(c->node, struct dir_node, n)), &dh);
     if (r == 0)
         r = handle_add(c->fs, &dh->h, c->fi);

@@ -190,9 +190,9 @@ def test_the_first_access_after_a_workspace_was_removed_underneath_has_a_new_one
     assert not os.path.exists(s / 'new') and os.listdir(beside.path) == ['old']
     shutil.rmtree(below(s))
     how(s)
-    assert 'closed: its directory was removed behind the mount' in daemon.log()
     assert os.listdir(below(s)) == ['new'] == os.listdir(s.path) == os.listdir(beside.path)
-    assert s.state() == 'ready'
+    wait_for(lambda: 'closed: its directory was removed behind the mount' in daemon.log())
+    s.wait_state('ready')
 
 
 def test_a_base_directory_that_was_removed_is_told_in_words(daemon):
