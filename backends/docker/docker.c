@@ -111,6 +111,14 @@ struct effort {
     char id[CONTAINER_ID_SIZE];        /* the container that runs */
 };
 
+/* What we have done to an earlier one says nothing of this one, which is another mount's. */
+static void turn_to(struct effort *f, const struct container *c)
+{
+    if (strcmp(f->id, c->id) != 0)
+        f->made = f->started = false;
+    memcpy(f->id, c->id, sizeof(f->id));
+}
+
 /* -EAGAIN: it is there now, or was to be built of what has changed since. */
 static int fetch(struct docker *d, struct effort *f, struct err *e)
 {
@@ -137,12 +145,12 @@ static int make(struct docker *d, const struct backend_workspace *w, struct effo
     tell(p, "create", f->image);
     f->made = true;
     r = container_create(d, w, f->image, p, c->id, &why);
+    if (r == -ENOENT || r == -EEXIST) /* so surely nothing came of it */
+        f->made = false;
     if (r == -ENOENT && d->keys.pull != DOCKER_PULL_NEVER && !f->fetched)
         return -ENODATA;
-    if (r == -EEXIST) {
-        f->made = false;
+    if (r == -EEXIST)
         return -EAGAIN;
-    }
     if (r < 0)
         return err_set(e, r == -ENOENT ? -ENXIO : r, "%s", why.text);
     c->state = CONTAINER_CREATED;
@@ -217,7 +225,7 @@ static int renew(struct docker *d, const struct backend_workspace *w, struct eff
         return r;
     if (!is_to_be_started(&c))
         return -EAGAIN;
-    memcpy(f->id, c.id, sizeof(f->id));
+    turn_to(f, &c);
     if (c.state == CONTAINER_ABSENT) {
         r = make(d, w, f, &c, e);
         return r < 0 ? r : start(d, w, f, &c, e);
@@ -237,7 +245,7 @@ static int step(struct docker *d, const struct backend_workspace *w, struct effo
 
     if (r < 0)
         return r;
-    memcpy(f->id, c.id, sizeof(f->id));
+    turn_to(f, &c);
     if (c.state != CONTAINER_ABSENT && !c.ours)
         return foreign(w, &c, e);
     if (c.state == CONTAINER_RUNNING)
