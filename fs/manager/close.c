@@ -298,29 +298,30 @@ bool closing_has_begun(struct workspace *ws)
     return ws->closing && ws->closing->started;
 }
 
-int closing_reopen(struct workspace *ws, struct err *e)
+void closing_reopen(struct workspace *ws)
 {
     struct manager *m = ws->manager;
     char dir[HOST_DIR_MAX];
     struct backend_workspace w;
     bool taken = false;
+    struct err e;
     int fd;
 
     workspace_describe(ws, &w, dir);
-    fd = m->backend->files_open(m->backend_state, &w, e);
-    if (fd < 0)
-        return fd;
+    fd = m->backend->files_open(m->backend_state, &w, &e);
     pthread_mutex_lock(&ws->lock);
     if (closing_lets_in_locked(ws)) {
-        workspace_open_locked(ws, fd);
-        taken = true;
+        taken = fd >= 0;
+        if (taken)
+            workspace_open_locked(ws, fd);
+        else
+            ws->closing->lets_in = false;
     }
     pthread_mutex_unlock(&ws->lock);
     if (taken) /* it makes no room any more: who waits for that looks for another one */
         admit_again(m);
-    else
+    else if (fd >= 0)
         close(fd);
-    return 0;
 }
 
 void workspace_files_gone(struct workspace *ws)

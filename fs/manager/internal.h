@@ -443,9 +443,10 @@ void closing_go_on(struct workspace *ws);
 bool closing_has_begun(struct workspace *ws);
 /* ws->lock held: it is being closed, and its host files may be opened with closing_reopen(). */
 bool closing_lets_in_locked(const struct workspace *ws);
-/* Opens them, on a thread that serves the mount; the closing goes on. 0: look again. -errno with a sentence. No lock may
+/* Opens them, on a thread that serves the mount, and the closing goes on; the caller looks again. What cannot be opened
+ * waits for the end of the closing: the next attempt says why, and that it has failed. No lock may
  * be held. */
-int closing_reopen(struct workspace *ws, struct err *e);
+void closing_reopen(struct workspace *ws);
 
 /* ws->lock held, state ready: arms the timer for the next deadline. */
 void sweeper_arm_locked(struct workspace *ws);

@@ -85,8 +85,9 @@ static int obtain(struct workspace *ws, enum want want, bool force, struct waite
         pthread_mutex_unlock(&ws->lock);
         if (!reopen && !a)
             return r;
-        r = reopen ? closing_reopen(ws, e) : attempt_start(a, e);
-        if (r < 0)
+        if (reopen)
+            closing_reopen(ws);
+        else if ((r = attempt_start(a, e)) < 0)
             return r;
         force = false;
     }
