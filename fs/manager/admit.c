@@ -30,15 +30,17 @@ static bool in_scope(const struct workspace *ws, const struct scope *s)
 struct census {
     size_t live, waiting;
     size_t closing;           /* and not in use again meanwhile */
-    size_t passing;           /* such as the next, but for a request that is under way */
+    size_t passing;           /* such as the next, but for a request, or a close with its files in use again, that is
+                               * under way */
     struct workspace *idlest; /* ready, not busy, not pinned; borrowed */
 };
 
 static bool may_go(struct workspace *ws)
 {
-    return workspace_state(ws) == WS_READY && !workspace_busy(ws) && !atomic_load(&ws->pinned) &&
-           !workspace_left_running(ws);
+    return !workspace_busy(ws) && !atomic_load(&ws->pinned) && !workspace_left_running(ws);
 }
+
+static bool is_open(struct workspace *ws) { return atomic_load(&ws->gate) & GATE_OPEN; }
 
 static void count_locked(struct manager *m, const struct scope *s, struct census *c)
 {
@@ -47,14 +49,15 @@ static void count_locked(struct manager *m, const struct scope *s, struct census
     *c = (struct census){ 0 };
     list_for_each(pos, &m->live) {
         struct workspace *ws = container_of(pos, struct workspace, live);
+        enum workspace_state state = workspace_state(ws);
         if (!in_scope(ws, s))
             continue;
         c->live++;
-        c->closing += workspace_state(ws) == WS_CLOSING && !(atomic_load(&ws->gate) & GATE_OPEN);
+        c->closing += state == WS_CLOSING && !is_open(ws);
         int64_t used = atomic_load_explicit(&ws->last_access_ns, memory_order_relaxed);
-        if (!may_go(ws))
+        if ((state != WS_READY && !(state == WS_CLOSING && is_open(ws))) || !may_go(ws))
             continue;
-        if (workspace_inside(ws)) {
+        if (state == WS_CLOSING || workspace_inside(ws)) {
             c->passing++;
         } else if (used < oldest) {
             oldest = used;

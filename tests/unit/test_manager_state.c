@@ -782,6 +782,31 @@ static void a_close_that_is_used_again_makes_no_room(void **state)
     fixture_free(f);
 }
 
+static void who_finds_no_room_but_a_close_that_is_used_again_waits_for_its_end(void **state)
+{
+    struct fixture *f = fixture_new(&slow_host, "isolation=per_agent,max_live=1,provision=jobs");
+    struct place *s = session_at(f, "alice", "coder", "s1"), *t = session_at(f, "alice", "writer", "s1");
+    struct sync_waiter w, in;
+    struct workspace *ws;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(verb(s, "provision", &e), 0);
+    atomic_store(&close_hangs, true);
+    begin_verb(s, "close", &w);
+    wait_until(atomic_load(&in_close) == 1);
+    assert_int_equal(visit(s), 0);
+    sync_init(&in);
+    assert_int_equal(session_enter(t, &in.w, &ws, &e), MANAGER_WAIT);
+    atomic_store(&close_hangs, false);
+    assert_int_equal(sync_wait(&w), 0);
+    assert_int_equal(sync_wait(&in), 0);
+    assert_int_equal(visit(t), 0);
+    place_unref(s);
+    place_unref(t);
+    fixture_free(f);
+}
+
 /* It was no longer live, so nobody would have come back to it. */
 static void what_a_failed_close_of_a_cancelled_start_has_left_is_closed_at_the_end(void **state)
 {
@@ -993,6 +1018,7 @@ int main(void)
         cmocka_unit_test(what_is_used_again_between_two_closes_is_still_counted),
         cmocka_unit_test(who_waits_for_room_does_not_get_in_by_a_close),
         cmocka_unit_test(a_close_that_is_used_again_makes_no_room),
+        cmocka_unit_test(who_finds_no_room_but_a_close_that_is_used_again_waits_for_its_end),
         cmocka_unit_test(what_a_failed_close_of_a_cancelled_start_has_left_is_closed_at_the_end),
         cmocka_unit_test(nobody_is_inside_when_the_files_are_closed),
         cmocka_unit_test(verbs_bindings_and_accesses_may_race),
