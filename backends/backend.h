@@ -149,7 +149,8 @@ struct backend {
     /* An O_PATH descriptor of the directory that holds the workspace's files, made (mode 0700) when
      * missing; the caller owns it. For files_wait backends after PROVISION. Otherwise on a thread
      * that serves the mount: plain system calls on the local disk only, nothing that waits for
-     * anybody; also beside CLOSE, since host files are used while a sandbox goes. */
+     * anybody; also beside CLOSE, since host files are used while a sandbox goes; beside DESTROY it
+     * may be called for somebody who comes too late, and what it gives is used by nobody. */
     int (*files_open)(void *state, const struct backend_workspace *w, struct err *e);
 
     /* Stops and releases the sandbox, keeps the files. Also called for one that is gone (succeeds)

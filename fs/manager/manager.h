@@ -120,9 +120,10 @@ struct workspace *session_workspace(struct place *session);
  *   0            *out is a new reference and entered: its files are usable until workspace_leave().
  *   MANAGER_WAIT `w` is queued; after wake(0) call again. *out untouched.
  *   -errno       design 4.3, with the sentence; within the back-off the same one at once.
- * Only backends with files_wait, a close still going on and admission (max_live: something idle is
- * closed first) ever wait. With `w` NULL nothing is queued or started where it would have to wait:
- * -EAGAIN then (the caller comes again with a waiter that outlives the call). */
+ * Only backends with files_wait, the moment in which a close lets go of the files (where it makes room
+ * or the mount ends: all of it) and admission (max_live: something idle is closed first) ever wait. With `w` NULL
+ * nothing is queued or started where it would have to wait: -EAGAIN then (the caller comes again with a waiter
+ * that outlives the call). */
 int session_enter(struct place *session, struct waiter *w, struct workspace **out, struct err *e);
 
 /* The same for a caller that already has a node of the workspace: no reference is added. `w` NULL
@@ -235,7 +236,8 @@ int session_enter_sandbox(struct place *session, struct waiter *w, struct worksp
 
 /* A connected descriptor of the workspace's guest, which the caller owns; `start`: the guest is
  * started when it does not run, else -ENXIO. -errno with a sentence. Blocks: on a thread that may
- * take long. Not while the workspace is being provisioned or closed but from hooks.stop_jobs. */
+ * take long. Not while the workspace is being provisioned or closed but from hooks.stop_jobs and
+ * leave_jobs. */
 int workspace_stream(struct workspace *ws, bool start, struct err *e);
 /* Its guest hangs for good, as `e` says, and what ran there was given up: the workspace has failed, and its next
  * use makes the sandbox anew. Any thread, does not wait. */
@@ -272,8 +274,9 @@ struct manager_hooks {
     /* Any thread, never blocks: nobody refers to the workspace any more. Frees what
      * workspace_fs_data() held, which is not NULL. */
     void (*gone)(void *fs_data, void *arg);
-    /* The workspace is being closed and nobody is inside: its jobs are told to end, and it returns
-     * when they have and nothing uses the sandbox any more. On a thread that may take long. */
+    /* The workspace is being closed, its host files may be in use again; or its sandbox was made when nobody waited
+     * for it any more: its jobs are told to end, and it returns when they have and nothing uses the sandbox any more.
+     * On a thread that may take long. */
     void (*stop_jobs)(struct workspace *ws, void *arg);
     /* Before stop_jobs, where nobody has asked for the end of what runs in the sandbox: when jobs of another mount
      * run in it, and none of this one, lets go of it and returns true. Else false, and nothing was done. Thread as
