@@ -13,6 +13,7 @@
 /* A stream that hangs while it is being made holds one of these; nobody else waits for it. */
 #define CONNECTORS_MAX   1024
 #define CONNECTORS_STACK (256 << 10)
+#define ANSWERS_NS       5000000000
 
 /* Of three descriptors each. */
 #define SPOOLS_SHARE 16
@@ -677,6 +678,7 @@ void jobs_destroy(struct jobs *js)
     pthread_mutex_unlock(&js->lock);
     link_loop_destroy(js->loop);
     pool_destroy(js->connectors);
+    pool_drain(js->pool, ANSWERS_NS); /* whoever was told of the end just now has a job, and with it a share of ours */
     drop_jobs(js);
     free_users(js);
     table_finish(&js->sessions);

@@ -7,13 +7,14 @@
 #include "fs/manager/internal.h"
 #include "tests/unit/manager_fixture.h"
 
-/* What is at its other end says nothing; -1: there is no stream. */
-static int silent_end = -1;
+/* The first is the stream, and what is at the other end says nothing; -1: there is no stream. Other threads read it
+ * until the jobs are gone. */
+static int silent[2] = { -1, -1 };
 
 static int no_stream(void *state, const struct backend_workspace *w, bool start, struct err *e)
 {
     (void)state, (void)w, (void)start;
-    return silent_end >= 0 ? dup(silent_end) : err_set(e, -EIO, "no guest, the test says");
+    return silent[0] >= 0 ? dup(silent[0]) : err_set(e, -EIO, "no guest, the test says");
 }
 
 static const struct backend host = {
@@ -53,6 +54,10 @@ static int tear_down(void **state)
     place_unref(w->session);
     assert_true(pool_drain(w->f->pool, PATIENCE_S * INT64_C(1000000000)));
     jobs_destroy(w->js);
+    for (int i = 0; i < 2; i++)
+        if (silent[i] >= 0)
+            close(silent[i]);
+    silent[0] = silent[1] = -1;
     fixture_free(w->f);
     free(w);
     return 0;
@@ -342,10 +347,8 @@ static void a_guest_that_is_asked_next_gets_all_of_the_input(void **state)
     static const struct link_exit refused = { .kind = LINK_END_FAILED, .code = -ESHUTDOWN, .text = "it ends" };
     struct world *w = *state;
     struct err e = { 0 };
-    int ends[2];
 
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    silent_end = ends[0];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, silent), 0);
     job_stdin_open(w->j);
     assert_int_equal(job_start(w->j, JOB_CMD, true, &e), 0);
     wait_for_guest(w);
@@ -360,9 +363,6 @@ static void a_guest_that_is_asked_next_gets_all_of_the_input(void **state)
         assert_false(job_stdin_broken(w->j));
     }
     job_stdin_release(w->j);
-    close(ends[1]);
-    close(ends[0]);
-    silent_end = -1;
 }
 
 int main(void)
