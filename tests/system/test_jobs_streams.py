@@ -372,12 +372,19 @@ def test_a_job_that_does_not_read_holds_its_writer_up(fresh):
         j.start('sleep 1000')
         j.wait_state('running')
         taken = 0
-        while errno_of(os.write, fd, b'x' * 65536) is None:
-            taken += 65536
-            assert taken < 16 << 20
-        assert errno_of(os.write, fd, b'x') == 'EAGAIN'
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
+
+        def full():
+            """For a while: what was taken is handed on, up to the job's pipe, which makes room again."""
+            nonlocal taken
+            while errno_of(os.write, fd, b'x' * 65536) is None:
+                taken += 65536
+                assert taken < 16 << 20
+            return poll.poll(500) == []
+
+        wait_for(full)
+        assert errno_of(os.write, fd, b'x') == 'EAGAIN'
         assert poll.poll(0) == []
         j.ctl('kill')
         j.exit()
